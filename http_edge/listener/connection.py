@@ -67,8 +67,10 @@ class Connection(RequestHandler):
         "_wire",
         "address",
         "connections",
+        "has_left",
         "is_shared",
         "newcomer",
+        "when_left",
     )
 
     def __init__(
@@ -84,6 +86,10 @@ class Connection(RequestHandler):
         self.is_shared = False
         """Does the connection belong to a proxy, and carry the requests of many clients?"""
         self.newcomer: int | None = None
+        self.has_left = False
+        """Does the client send no more? It is gone, or reads on for an answer."""
+        self.when_left: Callable[[], None] | None = None
+        """Called once the client sends no more."""
         self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
         self._head_bytes_max = limits.head_bytes_max
         self._heads = self._framing_bytes = 0
@@ -151,6 +157,7 @@ class Connection(RequestHandler):
         elif self._part is not None and not self.connections.arriving.settle(self._part):
             self._part = None  # it was cut; else its messages count until ``start`` ends
         self._wire = None
+        self._leave()
         arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
         if arriving is not None:
@@ -165,7 +172,13 @@ class Connection(RequestHandler):
         if not is_answering or not (self._arriving is None or self._arriving.is_eof()):
             return None
         self.close()
+        self._leave()
         return True
+
+    def _leave(self) -> None:
+        self.has_left = True
+        if self.when_left is not None:
+            self.when_left()
 
     @property
     def idle_since_s(self) -> float | None:

@@ -6,11 +6,12 @@ A request that waits for messages (a long poll) does not count: see ``parked``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Final
+from typing import Final, NamedTuple
 
+from http_edge.listener.connection import Connection
 from http_edge.listener.transfers import Pace, Transfer, Transfers
 from http_edge.settings.settings import Limits
 
@@ -43,12 +44,12 @@ class InFlight:
         """Is there room for one more request?"""
         return not self.draining and self.requests < self._limits.commands_in_flight_max
 
-    def begin(self) -> Token[InFlight | None]:
-        """Count a request as in progress until ``end`` gets the token."""
+    def begin(self, connection: Connection | None = None) -> Token[_Current | None]:
+        """Count a request of this connection as in progress until ``end`` gets the token."""
         self.requests += 1
-        return _CURRENT.set(self)
+        return _CURRENT.set(_Current(self, connection))
 
-    def end(self, token: Token[InFlight | None]) -> None:
+    def end(self, token: Token[_Current | None]) -> None:
         """End the request of this token from ``begin``: it is answered or has failed."""
         _CURRENT.reset(token)
         self.requests -= 1
@@ -88,20 +89,36 @@ class InFlight:
             self.sockets[protocol] -= 1
 
 
-_CURRENT: Final[ContextVar[InFlight | None]] = ContextVar("in_flight", default=None)
+class _Current(NamedTuple):
+    in_flight: InFlight
+    connection: Connection | None
+
+
+_CURRENT: Final[ContextVar[_Current | None]] = ContextVar("in_flight", default=None)
 
 
 @contextmanager
-def parked() -> Iterator[None]:
-    """Do not count the current request within the block, where it only waits."""
+def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Do not count the current request within the block, where it only waits.
+
+    ``end`` has to end the wait: it is called once the client sends no more. Until something is
+    written to it, a client that is gone looks like one that reads on.
+    """
     if (current := _CURRENT.get()) is None:
         yield
         return
-    current.requests -= 1
+    in_flight, connection = current
+    in_flight.requests -= 1
+    if connection is not None:
+        connection.when_left = end
+        if connection.has_left:
+            end()
     try:
         yield
     finally:
-        current.requests += 1
+        if connection is not None:
+            connection.when_left = None
+        in_flight.requests += 1
 
 
 @contextmanager

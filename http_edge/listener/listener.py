@@ -325,7 +325,7 @@ class HttpListener:
                 if not in_flight.has_room:
                     return self._reject(request, Rejection.TOO_BUSY)
                 started_s = perf_counter()
-                token = in_flight.begin()
+                token = in_flight.begin(peer_of(request))
                 try:
                     return await handle(request, body)
                 finally:

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from actors.core.commands import Listen
 from actors.core.refusals import Refusal
@@ -46,7 +47,7 @@ class Wake:
             return False
         try:
             async with asyncio.timeout(seconds):
-                with parked():
+                with parked(partial(self.close, 0)):
                     await self._happened.wait()
         except TimeoutError:
             return False

@@ -6,6 +6,8 @@ Every case of the protocol is in ``tests/unit/didcomm/test_pickup_1.py``.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Final
 
 import aiohttp
@@ -83,6 +85,35 @@ async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob
         await socket.raw.send_bytes(sealed(bob.connection, PICKUP + "noop", **routed(), **timing))
         await listeners(network, 1 + 1)  # the wallet on the socket, and its long poll
     await listeners(network, 0)
+
+
+@pytest.mark.parametrize("how", ["closes", "resets", "sends no more"])
+async def test_a_long_poll_over_http_ends_as_its_client_leaves(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, how: str
+) -> None:
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    poll = sealed(bob.connection, PICKUP + "noop", **routed(), **timing)
+    head = f"POST /didcomm HTTP/1.1\r\nHost: mediator\r\nContent-Length: {len(poll)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    writer.write(head.encode() + poll)
+    await listeners(network, 1)
+    if how == "closes":
+        writer.close()
+    elif how == "resets":
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    else:
+        writer.write_eof()
+    await listeners(network, 0)
+    if how == "sends no more":
+        async with asyncio.timeout(WAIT_S):
+            answer = (await reader.read()).partition(b"\r\n\r\n")[2]
+        assert opened(bob.connection, answer)["problem-code"] == "timeout_occurred"
+        writer.close()
+    mediation = mediator.edges[0]._mediation
+    assert mediation is not None
+    assert not mediation.sockets._dependencies.waiting._waiting_of
 
 
 async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(
