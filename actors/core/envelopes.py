@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final, TypeAlias
 
 import msgspec
@@ -46,6 +46,8 @@ from eventstore.log.events import (
 PURGED = "purged"
 _Waiting: TypeAlias = tuple[str, QueuedMessage]
 _NOTHING: Final = Depth(0, 0)
+_SORTING: Final = 16
+"""Sorting a waiting message by its age takes as long as passing over so many in their order."""
 _NO_POLICY = QueuePolicy(
     will_queue=True, age_s_max=0, messages_max=0, message_bytes_max=0, bytes_max=0
 )
@@ -272,8 +274,8 @@ def _offered(
         offered = iter(())
     elif command.after_version:
         version = command.after_version
-        leased = context.live.leased if command.live else ()
-        offered = chain(_until(state, version, leased), _since(state, version))
+        until = _until(state, version, context.live.leased) if command.live else ()
+        offered = chain(until, _since(state, version))
     else:
         offered = _envelopes(state)
     for message_id, message in offered:
@@ -289,11 +291,15 @@ def _may_name(command: DeliverMessages, lease: Lease) -> bool:
     return not command.lease_ms or lease.session == command.session
 
 
-def _until(state: Identity, version: int, leased: Iterable[str]) -> list[_Waiting]:
+def _until(state: Identity, version: int, leased: set[str]) -> Iterator[_Waiting]:
     """Those of the ``leased`` envelopes that were queued up to a version, oldest first."""
-    waiting = [(i, state.messages[i]) for i in leased if _is_envelope(state, i)]
-    until = [one for one in waiting if one[1].version <= version]
-    return sorted(until, key=lambda one: one[1].version)
+    if _SORTING * len(leased) > len(state.envelopes):
+        ids: Iterable[str] = (i for i in state.envelopes if i in leased)
+    else:
+        found = (i for i in leased if _is_envelope(state, i))
+        ids = sorted(found, key=lambda i: state.messages[i].version)
+    waiting = ((i, state.messages[i]) for i in ids)
+    return takewhile(lambda one: one[1].version <= version, waiting)
 
 
 def _since(state: Identity, version: int) -> list[_Waiting]:

@@ -256,7 +256,7 @@ class SessionRegistry:
         # The session can fetch the others: they are free, or are released when it takes over.
         replaced = self._replaced_by(did, command.session)
         leases = self.leases.of(did).items()
-        leased = [message_id for message_id, lease in leases if lease.session not in replaced]
+        leased = {message_id for message_id, lease in leases if lease.session not in replaced}
         mode = LiveMode(command.edge, command.session, version, leased=leased)
         self.sessions.ask_live(did, mode)
 

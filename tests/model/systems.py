@@ -239,7 +239,7 @@ class CoreSystem(System):
                 self._sessions.open(did, edge)
                 replaced = self._replaced_by(did, session)
                 leases = self._leases.of(did).items()
-                leased = [i for i, lease in leases if lease.session not in replaced]
+                leased = {i for i, lease in leases if lease.session not in replaced}
                 mode = LiveMode(edge, session, reply.version, leased=leased)
                 self._sessions.ask_live(did, mode)
             case RotateAccount() | EndAccount():

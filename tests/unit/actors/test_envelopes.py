@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from typing_extensions import override
 
 from actors.core.commands import (
     Command,
@@ -24,6 +25,7 @@ from actors.core.commands import (
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DeliveryRefs, Leasing
 from actors.core.evolve import from_snapshot, to_snapshot
+from actors.core.identity import QueuedMessage
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import lapsed_messages
@@ -348,7 +350,7 @@ def test_only_so_many_messages_are_in_flight_live_at_a_time() -> None:
 
 
 def test_a_live_session_that_is_full_looks_for_no_message_among_those_of_requests() -> None:
-    class Unread(list[str]):
+    class Unread(set[str]):
         def __iter__(self) -> Iterator[str]:
             raise AssertionError("looked at")
 
@@ -404,3 +406,27 @@ def test_a_new_endpoint_is_answered_to_the_queuing_edge() -> None:
     assert isinstance(decision, Accepted)
     assert isinstance(decision.reply, EnvelopeQueued)
     assert decision.reply.outbound
+
+
+class Looks(dict[str, QueuedMessage]):
+    """Waiting messages that count how often any is looked at."""
+
+    count = 0
+
+    @override
+    def __getitem__(self, message_id: str) -> QueuedMessage:
+        self.count += 1
+        return super().__getitem__(message_id)
+
+
+@pytest.mark.parametrize("every", [1, 50], ids=["all remembered", "few remembered"])
+def test_a_live_session_is_offered_the_oldest_it_remembers_at_a_cost_of_few(every: int) -> None:
+    me = agent()
+    remembered = me.queue(*[b"%d" % number for number in range(1_000)])[::every]
+    live = LiveMode("edge-0", "phone", me.state.version, 60_000, 1_000_000, {*remembered})
+    me.state.messages = looks = Looks(me.state.messages)
+    taken = me.do(delivery(live=True, limit=5, after_version=live.since), live=live)
+    assert isinstance(taken, Accepted)
+    assert taken.leasing is not None
+    assert list(taken.leasing.message_ids) == remembered[:5]
+    assert looks.count < 100

@@ -73,7 +73,7 @@ def test_what_a_request_fetched_beside_the_live_mode_goes_to_it_once_it_is_free(
     assert take(owner, live) == [[one]], "and not what was never fetched"
     assert available(owner) == 1
     run(owner, unclaimed(ME, RemoveMessages([one, three], "acknowledged")))
-    assert owner.sessions.live_of(ME).leased == []
+    assert owner.sessions.live_of(ME).leased == set()
 
 
 def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: EventLog) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from typing_extensions import override
 
 from actors.core.sessions import LiveMode, Sessions
 
@@ -137,3 +138,27 @@ def test_the_live_mode_ends_with_its_edge_and_not_with_another() -> None:
     sessions.drop_edge("edge-0")
     assert sessions.live_of("did:x:me").session == ""
     assert set(sessions.edges_of("did:x:me")) == {"edge-1"}
+
+
+class Id(str):
+    """An id that counts how often any is looked up."""
+
+    __slots__ = ()
+    looked_up = 0
+
+    @override
+    def __hash__(self) -> int:
+        Id.looked_up += 1
+        return super().__hash__()
+
+
+def test_what_a_live_mode_remembers_is_not_passed_over_to_remember_or_forget_more() -> None:
+    sessions = Sessions()
+    live(sessions, LiveMode("edge-0", "phone"))
+    remembered = [Id(number) for number in range(1_000)]
+    sessions.note_fetched("did:x:me", remembered)
+    before = Id.looked_up
+    sessions.note_fetched("did:x:me", ["one"])
+    sessions.note_removed("did:x:me", ["one"])
+    assert Id.looked_up == before
+    assert sessions.live_of("did:x:me").leased == {*remembered}
