@@ -135,14 +135,19 @@ class Pump:
         await self._send(pushed)
 
     async def _send(self, messages: Sequence[DeliveredMessage]) -> None:
-        """Send messages in deliveries, after those that are being packed."""
+        """Send messages in deliveries, after those that are being fetched or packed."""
         async with self._sends_in_order:
             for start in range(0, len(messages), _BATCH):
                 await self._send_batch(messages[start : start + _BATCH])
 
+    async def sent(self) -> None:
+        """Wait until what is being fetched is on its way: an answer must not overtake it."""
+        async with self._sends_in_order:
+            pass
+
     async def _send_batch(self, messages: Sequence[DeliveredMessage]) -> None:
         write, agent, message_id = self._delivery, self._agent, self._new_id()
-        if write is None:
+        if write is None or not messages:
             return
         size_bytes = sum(len(message.payload) for message in messages)
         pack = self._envelopes.pack
@@ -177,7 +182,12 @@ class Pump:
         """Send waiting and new messages unchanged, until a newer socket takes over."""
         self._implicit = wake
         while not wake.is_over:
-            delivery = await self._take(IMPLICIT, implicit=True)
+            async with self._sends_in_order:
+                delivery = await self._take(IMPLICIT, implicit=True)
+                if not isinstance(delivery, Refusal):
+                    for message in delivery.messages:
+                        self._outgoing.put(message.payload)
+                    self.sent_implicitly += len(delivery.messages)
             if isinstance(delivery, Refusal):
                 if delivery not in TO_RETRY:
                     wake.close(0)
@@ -187,9 +197,6 @@ class Pump:
             if not delivery.messages:
                 await wake.next(_SWEEP_S)
                 continue
-            for message in delivery.messages:
-                self._outgoing.put(message.payload)
-            self.sent_implicitly += len(delivery.messages)
             if not await arrived():
                 return
             await self._remove(delivery.messages)
@@ -200,9 +207,10 @@ class Pump:
         """Deliver what one fetch finds; return the pause (s), None if live mode is over."""
         self.hold()
         try:
-            delivery = await self._take(LIVE, after_version=version, live=True)
-            if not isinstance(delivery, Refusal):
-                await self._send(delivery.messages)
+            async with self._sends_in_order:
+                delivery = await self._take(LIVE, after_version=version, live=True)
+                if not isinstance(delivery, Refusal):
+                    await self._send_batch(delivery.messages)
         finally:
             self.let_go()
             await self._send_pushed()

@@ -66,10 +66,12 @@ class OwnQueue:
     ) -> Delivery | Refusal:
         """Lease the oldest messages to the request's session, or none if below ``at_least``.
 
-        Later messages that are pushed on this session follow the answer.
+        The answer follows earlier messages that are being fetched to be pushed on this session, and
+        later ones follow the answer.
         """
         if request.peer.pump is not None:
             request.peer.pump.hold()
+            await request.peer.pump.sent()
         command = delivery_to(request.session, self._channel, limit, self._settings)
         least = min(at_least, self._settings.delivery_messages_max)
         command = replace(command, recipient_key=recipient_key, at_least=least)

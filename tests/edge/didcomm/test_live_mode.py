@@ -300,6 +300,45 @@ async def test_what_is_pushed_while_a_pickup_without_acknowledgement_answers_fol
         assert [handed_out(bob, await socket.data()) for _ in range(2)] == ["earlier", "later"]
 
 
+async def test_an_answer_follows_what_is_being_fetched_to_be_pushed_and_precedes_later_pushes(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = LocalHostPort.ask
+    reads, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def reading(port: LocalHostPort, question: HostQuestion[A]) -> A:
+        if isinstance(question, ReadPages):
+            reads.set()
+            await may_go_on.wait()
+        return await ask(port, question)
+
+    monkeypatch.setattr(LocalHostPort, "ask", reading)
+    await network.write(bob, "before")
+    other = Identities(mediator.hosts.gateway("another edge"))
+    account = did_key(bob.connection.key.public)
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        first_fetch = mediator.hosts.hold(b"live")
+        await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
+        await first_fetch.arrived.wait()
+        for letter in "abcde":
+            large = QueueEnvelopes(base58(bob.key), [envelope_of(bob.key, letter * 200_000)])
+            await other.ask(account, large, letter.encode() * 16, EnvelopeQueued)
+        first_fetch.released.set()
+        assert opened(bob.connection, await socket.data())["live_delivery"] is True
+        await reads.wait()
+        wanted = {"batch_size": 9, **routed()}
+        request = sealed(bob.connection, "messagepickup/1.0/batch-pickup", **wanted)
+        await socket.raw.send_bytes(request)
+        answer = asyncio.create_task(socket.data())
+        await asyncio.wait([answer], timeout=MOMENT_S)
+        assert not answer.done()
+        await network.write(bob, "later")
+        may_go_on.set()
+        pushed = opened(bob.connection, await answer)
+        assert len(pushed["~attach"]) == 5
+        assert [handed_out(bob, await socket.data()) for _ in range(2)] == ["before", "later"]
+
+
 @pytest.mark.parametrize("name", ["batch-pickup", "noop"])
 async def test_what_is_pushed_does_not_wait_for_the_end_of_a_long_poll(
     network: WalletNetwork, bob: Bob, name: str

@@ -130,6 +130,37 @@ async def test_what_is_fetched_while_an_answer_hands_out_messages_overtakes_noth
     assert sent == [b"pushed", b"one", b"two"]
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_what_is_fetched_to_be_pushed_is_sent_before_a_request_hands_out_later_messages(
+    tmp_path: Path, *, is_live: bool
+) -> None:
+    def delivery(_: Sequence[DeliveredMessage]) -> NewMessage:
+        return NewMessage("messagepickup/2.0/delivery", {})
+
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        wake, frames = Wake(), Frames()
+        socket = pump_of(agents, frames)
+        await agents.connect(AGENT.public)
+        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
+        await agents.ask(ACCOUNT.did, QueueEnvelopes("", [b"earlier"]), COMMAND, EnvelopeQueued)
+        fetch = agents.hosts.hold(SESSION.encode())
+        pushing = asyncio.create_task(
+            socket.live(wake, 0, ACCOUNT, delivery)
+            if is_live
+            else socket.implicit(wake, asyncio.Event().wait)
+        )
+        await fetch.arrived.wait()
+        may_hand_out = asyncio.create_task(socket.sent())
+        await asyncio.wait([may_hand_out], timeout=0.3)
+        assert not may_hand_out.done()
+        fetch.released.set()
+        await may_hand_out
+        assert len(frames.sizes) == 1
+        wake.close(0)
+        pushing.cancel()
+        await asyncio.gather(pushing, return_exceptions=True)
+
+
 async def test_a_live_mode_that_is_asked_for_again_waits_for_a_slow_reader_before_it_fetches(
     tmp_path: Path,
 ) -> None:
