@@ -195,6 +195,156 @@ def test_who_does_something_itself_is_active_and_who_is_sent_something_is_not() 
     assert visits == [("accepts",), ("fetches",)]
 
 
+WEEK_MS: Final = 7 * DAY_MS
+
+
+def views_of(
+    events: list[dict[str, Any]], span: Span, tenants: dict[str, str], *queries: str
+) -> list[list[tuple[Any, ...]]]:
+    with duckdb.connect() as connection:
+        views_in_duckdb(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)], span, tenants)
+        return [connection.sql(query).fetchall() for query in queries]
+
+
+def test_weeks_say_who_came_who_came_back_and_who_stayed_away() -> None:
+    monday_ms = 4 * DAY_MS
+    weeks = {"always": (0, 1, 2, 3), "every other": (0, 2), "once": (1,)}
+    events = [
+        event(monday_ms + week * WEEK_MS, "agent-seen", identity=name)
+        for name, numbers in weeks.items()
+        for week in numbers
+    ]
+    # The last millisecond of a week; who is sent a message is not active.
+    events += [
+        event(monday_ms + (week + 1) * WEEK_MS - 1, "message-queued", sender_did=sender)
+        for week in (1, 3)
+        for sender in ("sender", "")
+    ]
+    end_ms = monday_ms + 4 * WEEK_MS
+    columns = f"(epoch_ms(week) - {monday_ms}) / {WEEK_MS}"
+    cohort = columns.replace("week)", "cohort)")
+    active, churn, cohorts = views_of(
+        events,
+        Span.over(0, end_ms, end_ms - 1),
+        {},
+        "SELECT DISTINCT identity FROM activity ORDER BY identity",
+        f"SELECT {columns}, active, first_time, returned, lapsed, churn, is_complete"
+        " FROM churn ORDER BY week",
+        f"SELECT {cohort}, {columns}, weeks_since, identities, active, share"
+        " FROM cohorts ORDER BY cohort, week",
+    )
+    assert active == [("always",), ("every other",), ("once",), ("sender",)]
+    assert churn == [
+        (0, 2, 2, 0, 0, None, True),
+        (1, 3, 2, 0, 1, 1 / 2, True),
+        (2, 2, 0, 1, 2, 2 / 3, True),
+        (3, 2, 0, 1, 1, 1 / 2, False),
+    ]
+    assert cohorts == [
+        (0, 0, 0, 2, 2, 1.0),
+        (0, 1, 1, 2, 1, 0.5),
+        (0, 2, 2, 2, 2, 1.0),
+        (0, 3, 3, 2, 1, 0.5),
+        (1, 1, 0, 2, 2, 1.0),
+        (1, 3, 2, 2, 1, 0.5),
+    ]
+
+
+def test_endpoints_channels_tenants_visits_and_refusals_are_what_counting_by_hand_gives() -> None:
+    streams = {name: bytes([at]) * 16 for at, name in enumerate(("anna", "bert", "carl", "dora"))}
+
+    def of(name: str, minutes: float, kind: str, **columns: Any) -> dict[str, Any]:
+        at_ms = round(minutes * MINUTE_MS)
+        stream = streams.get(name, bytes(15) + b"1")
+        return event(at_ms, kind, identity=name, stream=stream, **columns)
+
+    def queued(name: str, minutes: float, message_id: str, size_bytes: int) -> dict[str, Any]:
+        columns = {"message_id": message_id, "size_bytes": size_bytes, "protocol": "didcomm"}
+        return of(name, minutes, "message-queued", sender_did="", **columns)
+
+    def connected(name: str, version: int, label: str, endpoint: str) -> dict[str, Any]:
+        columns = {"version": version, "label": label, "endpoint": endpoint}
+        return of(name, 1, "connection-established", **columns)
+
+    def delivered(name: str, minutes: float, channel: str, *ids: str) -> dict[str, Any]:
+        return of(name, minutes, "messages-delivered", channel=channel, message_ids=ids)
+
+    def removed(name: str, minutes: float, reason: str, *ids: str) -> dict[str, Any]:
+        return of(name, minutes, "messages-removed", reason=reason, message_ids=ids)
+
+    def refused(minutes: float, count: int) -> dict[str, Any]:
+        one = {"protocol": "didcomm", "command": "c", "reason": "R", "sender_did": "anna"}
+        return of("edge:e", minutes, "refusals-counted", refusals=[one | {"count": count}])
+
+    ms = 1 / MINUTE_MS
+    span = Span.over(10 * MINUTE_MS, 200 * MINUTE_MS, 41 * MINUTE_MS - 1)
+    events = [
+        # The newest version counts, whatever the order of rows and letters.
+        connected("anna", 2, "New", "https://a.example"),
+        connected("anna", 1, "Old", "https://z.example"),
+        connected("bert", 1, "Bert", "https://b.example"),
+        connected("bert", 2, "", ""),
+        connected("dora", 1, "Dora", ""),
+        # Before the span: gone, and still waiting.
+        *(queued("anna", 2, "gone", 1), removed("anna", 3, "delivered", "gone")),
+        *(queued("anna", 2, "early", 1), delivered("anna", 10 - ms, "outbound", "early")),
+        queued("anna", 11, "twice", 10),
+        delivered("anna", 11, "outbound", "twice"),
+        delivered("anna", 12, "outbound", "early", "twice"),
+        removed("anna", 12, "delivered", "early"),
+        removed("anna", 13, "delivered", "twice"),
+        *(queued("anna", 20, "waits", 20), queued("anna", 21, "late", 30)),
+        removed("anna", 22, "expired", "late"),
+        *(queued("bert", 30, "b", 5), queued("carl", 31, "c", 6)),
+        *(queued("dora", 32, "d", 7), queued("emil", 33, "e", 9)),
+        delivered("bert", 10 - ms, "pickup/2.0", "b"),
+        *(delivered("bert", 40, "pickup/2.0", "b", "x"), delivered("bert", 41 - ms, "pickup/2.0")),
+        *(delivered("carl", 50, "pickup/1.0", "c"), removed("bert", 71 - 2 * ms, "acknowledged")),
+        removed("bert", 101 - 2 * ms, "acknowledged", "x"),
+        *(refused(10 - ms, 9), refused(20, 3), refused(50, 2)),
+        of("anna", 20.5, "queue-refused", reason="FULL"),
+    ]
+    minute = f"epoch_ms(bin_start) / {MINUTE_MS}"
+    endpoints, deliveries, tenants, visits, acceptance, kinds = views_of(
+        events,
+        span,
+        {"carl": "acme", "dora": "acme"},
+        "FROM endpoints",
+        f"SELECT {minute}, channel, messages, batches, is_complete FROM deliveries ORDER BY 1, 2",
+        "FROM tenant_volumes ORDER BY tenant",
+        "SELECT identity, number, epoch_ms(began_at), epoch_ms(ended_at), pickups"
+        " FROM visits ORDER BY 1, 2",
+        f"SELECT {minute}, accepted, commands_refused, queues_refusing, share_refused, is_complete"
+        f" FROM acceptance WHERE {minute} IN (10, 20, 33, 40, 50) ORDER BY 1",
+        "SELECT refused, reason, refusals FROM refusals_by_kind ORDER BY 1",
+    )
+    assert endpoints == [("anna", "https://a.example", 4, 3, 2, 1, 120.0, 600.0)]
+    assert deliveries == [
+        (11, "outbound", 1, 1, True),
+        (12, "outbound", 2, 1, True),
+        (40, "pickup/2.0", 2, 2, False),
+        (50, "pickup/1.0", 1, 1, False),
+    ]
+    assert tenants == [("(none)", 2, 2, 14), ("New", 1, 3, 60), ("acme", 2, 2, 13)]
+    assert [
+        (name, number, round(began / MINUTE_MS, 3), round(ended / MINUTE_MS, 3), pickups)
+        for name, number, began, ended, pickups in visits
+    ] == [
+        ("anna", 1, 12.0, 13.0, 2),
+        ("bert", 1, 40.0, 71.0, 3),
+        ("bert", 2, 101.0, 101.0, 1),
+        ("carl", 1, 50.0, 50.0, 1),
+    ]
+    assert acceptance == [
+        (10, 0, 0, 0, None, True),
+        (20, 1, 3, 1, 3 / 4, True),
+        (33, 1, 0, 0, 0.0, True),
+        (40, 0, 0, 0, None, False),
+        (50, 0, 2, 0, 1.0, False),
+    ]
+    assert kinds == [("command", "R", 5), ("queue", "FULL", 1)]
+
+
 @given(since_ms=st.integers(0, 2**42), length_ms=st.integers(1, 2**43))
 def test_a_range_of_any_length_has_few_bins_that_cover_it(since_ms: int, length_ms: int) -> None:
     span = Span.over(since_ms, since_ms + length_ms, since_ms + length_ms // 2)
@@ -212,6 +362,8 @@ def test_a_span_that_ends_with_the_log_has_whole_bins_where_the_export_is_comple
     assert whole == Span(MINUTE_MS, 4 * MINUTE_MS, 4 * MINUTE_MS, MINUTE_MS)
     assert cut == Span(MINUTE_MS, 3 * MINUTE_MS + 30_000, 3 * MINUTE_MS + 30_000, MINUTE_MS)
     assert unknown == Span(MINUTE_MS, log[1] + 1, log[1], MINUTE_MS)
+    given = Span.of_log(*log, complete_until_ms=9 * MINUTE_MS, since_ms=0, until_ms=1)
+    assert given == Span(0, 1, 1, MINUTE_MS)
     assert Span.of_log(None, None, 5) is None
     with pytest.raises(NoSuchTime, match="is empty"):
         Span.of_log(*log, None, since_ms=MINUTE_MS, until_ms=MINUTE_MS)
