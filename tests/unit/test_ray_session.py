@@ -121,6 +121,84 @@ def test_where_ray_cannot_use_the_path_of_temporary_files_either_the_folder_is_b
         processes.stop(folder)
 
 
+_MEDIATOR = """
+import sys
+from pathlib import Path
+from actors.ray import processes
+
+(processes.private_folder(Path(sys.argv[1])) / "s" / "session_1").mkdir(parents=True)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def place(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For temporary files, with a data directory ``ü`` whose path Ray does not understand."""
+    monkeypatch.setattr(tempfile, "tempdir", str(data_dir))
+    monkeypatch.setenv("TMPDIR", str(data_dir))
+    (data_dir / "log.db").unlink()
+    (data_dir / "ü").mkdir()
+    return data_dir
+
+
+def left(place: Path) -> Path:
+    """A folder as a killed mediator leaves it."""
+    folder = place / "poste-ray-_12345_a"
+    (folder / "s" / SESSION / "logs").mkdir(parents=True)
+    (folder / "s" / "session_latest").symlink_to(SESSION)
+    (folder / "s" / SESSION / "logs" / "raylet.out").write_text("started")
+    return folder
+
+
+def test_a_start_removes_the_temporary_folder_of_a_mediator_that_was_killed_and_no_other(
+    place: Path,
+) -> None:
+    command = [sys.executable, "-c", _MEDIATOR, str(place / "ü")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as mediator:
+        try:
+            assert mediator.stdout is not None
+            mediator.stdout.readline()
+            (of_it,) = place.glob("poste-*")
+            first = processes.private_folder(place / "ü")
+            assert {*place.glob("poste-*")} == {of_it, first}
+        finally:
+            mediator.kill()
+    second = processes.private_folder(place / "ü")
+    assert {*place.glob("poste-*")} == {first, second}
+
+
+def test_a_temporary_folder_stays_while_a_process_of_its_ray_lives(place: Path) -> None:
+    folder = left(place)
+    with (folder / "s" / "session_latest" / "logs" / "raylet.out").open():
+        processes.private_folder(place / "ü")
+        assert (folder / "s" / SESSION / "logs").is_dir()
+    processes.private_folder(place / "ü")
+    assert not folder.exists()
+
+
+def test_a_temporary_folder_of_another_user_stays(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, owner = left(place), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    processes.private_folder(place / "ü")
+    assert (folder / "s" / SESSION / "logs" / "raylet.out").exists()
+
+
+def test_nothing_but_a_folder_of_ray_is_removed_and_no_link_is_followed(place: Path) -> None:
+    folder = left(place).rename(place / "elsewhere")
+    (place / "poste-ray-12345678").symlink_to(folder)
+    for name in ("poste-ray-notes", "poste-ray-evidence", "poste-12345678", "poste-live-12345678"):
+        (place / name / "s").mkdir(parents=True)
+    (place / "poste-ray-evidence" / "kept").touch()
+    before = {*place.iterdir()}
+    new = processes.private_folder(place / "ü")
+    assert {*place.iterdir()} == {*before, new}
+    assert (folder / "s" / SESSION / "logs" / "raylet.out").exists()
+
+
 @pytest.mark.usefixtures("fake_ray")
 def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) -> None:
     folder = processes.private_folder(data_dir)
