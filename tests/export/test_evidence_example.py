@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from typing import get_type_hints
 
 import base58
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import rfc8785
 
@@ -172,6 +175,20 @@ def test_a_value_that_was_changed_is_named_though_all_is_signed(
             sample.forge(path, partial(with_value, row=row, column=column, value=value))
             where, _, why = check(sample.place).partition(": ")
             assert position <= int(where.removeprefix("position ")) <= position + 8, why
+
+
+def test_a_manifest_without_rows_is_named(sample: SampleExport, check: Check) -> None:
+    manifest = next(one for one in sample.manifests if len(one.files) == 1)
+    (file,) = manifest.files
+    empty = pa.BufferOutputStream()
+    pq.write_table(sample.tables[file.path].slice(0, 0), empty)
+    content = empty.getvalue().to_pybytes()
+    with sample.tampered():
+        sample.put(file.path, content)
+        signed = msgspec.structs.replace(file, sha256=hashlib.sha256(content).hexdigest())
+        sample.sign(manifest, files=[signed])
+        said = check(sample.place)
+    assert said == f"{manifest.path}: its rows do not end with a seal at its last position"
 
 
 def test_erased_names_are_accepted_of_who_was_erased_alone(

@@ -88,7 +88,7 @@ class Export:
 
     def check_rows(self, path: str, said: Any) -> None:
         """Check the rows of a manifest; ``pruned`` ones are proven by its signature alone."""
-        is_pruned, unsealed = "pruned" in said, list[Row]()
+        is_pruned, unsealed, position = "pruned" in said, list[Row](), 0
         for leaf in self.tiles(said["tree"]["size"]) if is_pruned else ():
             self.tree.append(leaf)
         files = [self.read(one["path"], one["sha256"]) for one in said["files"]]
@@ -105,6 +105,7 @@ class Export:
             self.erased |= {row.stream} if row.kind == "identity-erased" else set()
             self.nameless += [row] if row.gone else []
             unsealed.append(row)
+            position = row.position
             if row.kind == "batch-sealed":
                 name = row.event["partition"]
                 is_there = row.stream == stream_of("partition", name)
@@ -115,7 +116,7 @@ class Export:
                     follows = row.event["previous"] == digest
                     require(follows, row.where, "it does not continue the seal before")
                 self.heads[name], unsealed = (row.version, row.event["digest"]), []
-        ends_so = (is_pruned or not unsealed) and row.position == said["last"]
+        ends_so = (is_pruned or not unsealed) and position == said["last"]
         require(ends_so, path, "its rows do not end with a seal at its last position")
         heads = {name: [version, digest.hex()] for name, (version, digest) in self.heads.items()}
         named = {name: [one["version"], one["digest"]] for name, one in said["heads"].items()}
