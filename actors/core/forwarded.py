@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from actors.core.accounts import not_speaking
 from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Decision, DecisionContext, Leasing
 from actors.core.envelopes import is_held_back, no_room
@@ -46,6 +47,9 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
     key, payloads = command.recipient_key, command.payloads
     if state.connection is None or (key and key not in state.keylist):
         return Refusal.KEY_UNKNOWN if key else Refusal.NOT_CONNECTED
+    if not key and not_speaking(state, context) is not None:
+        # An answer to a DID that was given up: it would fill the queue of the one that replaced it.
+        return Refusal.NOT_SPEAKING
     known = state.recent.get(context.command) if key else None
     if known is not None:
         # A retry: the sender does not know that one transaction has stored all envelopes.

@@ -62,6 +62,9 @@ _UNSAID: Final = frozenset({Refusal.KEY_UNKNOWN, Refusal.MESSAGE_EXPIRED})
 """Refusals that would show which names are registered. A message that expires between the edge and
 its host is accepted, as one that expires in the queue is."""
 
+_WITHOUT_QUEUE: Final = frozenset({Refusal.NOT_CONNECTED, Refusal.NOT_SPEAKING})
+"""Refusals of an answer for a sender that has no queue, or none any more: it is dropped."""
+
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
     """The result of an accepted message.
@@ -392,7 +395,7 @@ class Inbound:
         queued = await self._forwarding.queue(
             request.sender.did, "", QueueEnvelopes("", [envelope], generation), request.command
         )
-        if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
+        if not isinstance(queued, Refusal) or queued in _WITHOUT_QUEUE:
             return None
         return self.refused(reason_of(queued), name, request.sender.did)
 

@@ -225,6 +225,14 @@ def test_a_rotation_that_is_sent_again_later_does_not_rotate_back() -> None:
     assert me.state.speaker_did == ME
 
 
+def test_an_answer_waits_in_the_queue_only_for_who_speaks_for_the_account() -> None:
+    me, answer = rotated(), QueueEnvelopes("", [b"answer"])
+    assert me.do(answer, speaker=ME) is Refusal.NOT_SPEAKING
+    # The mediator's own, and a forward, which is for the name and whose sender is no DID of ours.
+    for command, by in ((answer, NEW_DID), (answer, ""), (QueueEnvelopes(KEY, [b"forward"]), ME)):
+        assert isinstance(me.do(command, speaker=by), Accepted)
+
+
 def test_only_who_speaks_for_it_rotates_an_account() -> None:
     me = agent()
     assert me.do(RotateAccount(OTHER, NEW_DID, NOW_S)) is Refusal.NOT_SPEAKING
