@@ -216,7 +216,8 @@ class DeletePublicEvents(CommandBase, frozen=True):
 class CheckRegistered(CommandBase, frozen=True):
     """Check that the target is registered, else refuse: RECIPIENT_NOT_REGISTERED (6.2 step 4).
 
-    With ``or_was`` it is enough that it has been registered, so that it may renew (8.1).
+    With ``or_was`` it is enough that it has been registered, so that it may renew (8.1); a target
+    that was given up for another DID in DIDComm may not: UNAUTHORIZED_COMMAND.
     """
 
     or_was: bool = False

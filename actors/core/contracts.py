@@ -47,7 +47,7 @@ def register(state: Identity, command: Register, context: DecisionContext) -> De
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
     is_new = not state.registered_until_s
-    if is_new and (not command.admitted or state.is_spoken_for(context.target)):
+    if state.is_spoken_for(context.target) or (is_new and not command.admitted):
         # A key that was given up in DIDComm would share the queue of the account.
         return Refusal.UNAUTHORIZED_COMMAND
     if contract.expires_at_s <= context.now_s:
@@ -98,6 +98,9 @@ def check_registered(
     state: Identity, command: CheckRegistered, context: DecisionContext
 ) -> Decision:
     """Until when the target is registered, or was (6.2)."""
+    if state.is_spoken_for(context.target):
+        or_was = command.or_was  # It may not renew, and leaves its invitation to others.
+        return Refusal.UNAUTHORIZED_COMMAND if or_was else Refusal.RECIPIENT_NOT_REGISTERED
     until_s = state.registered_until_s
     if not until_s or (until_s <= context.now_s and not command.or_was):
         return Refusal.RECIPIENT_NOT_REGISTERED

@@ -65,10 +65,19 @@ def owner(state: Identity, context: DecisionContext) -> Refusal | None:
     return None if registered else Refusal.UNAUTHORIZED_COMMAND
 
 
+def unreplaced_owner(state: Identity, context: DecisionContext) -> Refusal | None:
+    """As ``owner``; the target must not have been given up for another DID in DIDComm.
+
+    What it stored would fill the queue and the quotas of an account that is another's now.
+    """
+    is_given_up = state.is_spoken_for(context.target)
+    return Refusal.UNAUTHORIZED_COMMAND if is_given_up else owner(state, context)
+
+
 def correspondent(state: Identity, context: DecisionContext) -> Refusal | None:
-    """Another identity; the target must be registered."""
-    registered = state.registered_until_s > context.now_ms / 1000
-    return None if registered else Refusal.RECIPIENT_NOT_REGISTERED
+    """Another identity; the target must be registered, and not given up in DIDComm."""
+    refusal = unreplaced_owner(state, context)
+    return None if refusal is None else Refusal.RECIPIENT_NOT_REGISTERED
 
 
 def speaker(state: Identity, context: DecisionContext) -> Refusal | None:
@@ -107,7 +116,7 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.CheckRegistered, anyone, contracts.check_registered),
         _row(commands.RequestContract, correspondent, contracts.request_contract, adds=True),
         _row(commands.StoreContract, correspondent, contracts.store_contract, adds=True),
-        _row(commands.SaveContract, owner, contracts.save_contract, adds=True),
+        _row(commands.SaveContract, unreplaced_owner, contracts.save_contract, adds=True),
         _row(commands.QueryContractRequests, owner, contracts.query_requests),
         _row(commands.AcknowledgeContractRequests, owner, contracts.acknowledge_requests),
         _row(commands.QueryContracts, owner, contracts.query_contracts),
@@ -116,10 +125,15 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.QueryMessages, owner, message_queue.query_messages),
         _row(commands.AcknowledgeMessages, owner, message_queue.acknowledge_messages),
         # Decentrl: saved events (8.9 to 8.11) and public events (DCTRL-0007)
-        _row(commands.SaveEvents, owner, saved_events.save_events, adds=True),
+        _row(commands.SaveEvents, unreplaced_owner, saved_events.save_events, adds=True),
         _row(commands.QuerySavedEvents, owner, saved_events.query_saved_events),
-        _row(commands.UpdateEventTags, owner, saved_events.update_event_tags, adds=True),
-        _row(commands.PublishPublicEvent, owner, saved_events.publish_public_event, adds=True),
+        _row(commands.UpdateEventTags, unreplaced_owner, saved_events.update_event_tags, adds=True),
+        _row(
+            commands.PublishPublicEvent,
+            unreplaced_owner,
+            saved_events.publish_public_event,
+            adds=True,
+        ),
         _row(commands.DeletePublicEvents, owner, saved_events.delete_public_events),
         # DIDComm: connections (RFC 0160, RFC 0023, RFC 0434) and mediation (RFC 0211)
         _row(commands.Connect, speaker, agents.connect, adds=True),

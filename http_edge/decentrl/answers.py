@@ -32,7 +32,10 @@ ERRORS: Final[dict[Refusal, tuple[int, str | None]]] = {
     Refusal.INVALID_COMMAND: (400, "payload: breaks a rule of its command"),
     Refusal.INVALID_SIGNATURE: (401, "signature: does not verify over header and payload"),
     Refusal.INVALID_SIGNATURES: (401, "payload: a signature in it does not verify"),
-    Refusal.UNAUTHORIZED_COMMAND: (401, "header.sender_did: is not registered here"),
+    Refusal.UNAUTHORIZED_COMMAND: (
+        401,
+        "header.sender_did: is not registered here, or was given up in DIDComm",
+    ),
     Refusal.TIMESTAMP_OUT_OF_RANGE: (401, "header.timestamp: is too far from the mediator's clock"),
     Refusal.DUPLICATE_NONCE: (401, "header.nonce: was used by this sender before"),
     Refusal.SENDER_NOT_FOUND: (404, "header.sender_did: does not resolve"),

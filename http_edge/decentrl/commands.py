@@ -228,7 +228,7 @@ class CommandEndpoint:
         if isinstance(result.command, Register):
             # A new identity costs a stranger only a key: a rate per sender bounds nothing.
             wait_s = registration_wait_s()
-            if wait_s is not None and not await self._may_renew(submission):
+            if wait_s is not None and (await self._why_new(submission)) is not None:
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
             checked, submission = await self._is_registered_first(
@@ -236,7 +236,13 @@ class CommandEndpoint:
             )
             if not isinstance(checked, Registered):
                 return _refused(checked)
-        if result.invitation_id and not await self._may_renew(submission):
+        why_new = await self._why_new(submission) if result.invitation_id else None
+        if why_new is Refusal.UNAUTHORIZED_COMMAND:
+            assert isinstance(result.command, Register)
+            # Its DID was given up, and uses no invitation up, even if it speaks again by now.
+            command = msgspec.structs.replace(result.command, admitted=False)
+            result = msgspec.structs.replace(result, command=command)
+        elif why_new is not None:
             used = await self._use_invitation(submission, result)
             if used is not None:
                 return reject(USED) if used.code is Refusal.INVITATION_USED else _refused(used)
@@ -298,8 +304,8 @@ class CommandEndpoint:
         late = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
         return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
 
-    async def _may_renew(self, submission: Submission) -> bool:
-        """Has the registering identity registered before? The check uses up no nonce."""
+    async def _why_new(self, submission: Submission) -> Refusal | None:
+        """Why the registering identity may not renew; None if it may. Uses up no nonce."""
         check = msgspec.structs.replace(
             submission,
             claim=None,
@@ -309,7 +315,7 @@ class CommandEndpoint:
             adds=False,
         )
         reply = await self._gateway.submit(check)
-        return isinstance(reply, Registered)
+        return reply.code if isinstance(reply, Refused) else None
 
     async def _read_in_turn(self, read: Read, result: ValidatedCommand) -> Answer:
         """Read a large page while no other request of the address reads one.

@@ -49,6 +49,7 @@ BY_SPEAKERS = (
     | c.SeeAgent
 )
 _ASKED_BY_OTHERS = c.QueueMessage | c.RequestContract | c.StoreContract | c.CheckRegistered
+_ADDED_BY_ITSELF = c.SaveContract | c.SaveEvents | c.UpdateEventTags | c.PublishPublicEvent
 
 
 @dataclass
@@ -234,14 +235,17 @@ class Reference:
 def _on_decentrl(  # noqa: C901 - one arm per command
     did: str, box: Box, command: c.Command, now_ms: int, new: str
 ) -> r.Reply | Refusal:
-    now_s = now_ms / 1000
+    now_s, is_given_up = now_ms / 1000, box.speaker not in ("", did)
     if isinstance(command, c.Register):
+        if is_given_up:
+            return Refusal.UNAUTHORIZED_COMMAND
         if command.contract.expires_at_s <= now_s:
             return Refusal.INVALID_COMMAND
         box.version += 1
         box.until_s = max(box.until_s, command.contract.expires_at_s)
         return r.Registered(command.contract.expires_at_s)
-    if box.until_s <= now_s and not isinstance(command, c.CloseSession):
+    is_shut = is_given_up and isinstance(command, _ASKED_BY_OTHERS | _ADDED_BY_ITSELF)
+    if is_shut or (box.until_s <= now_s and not isinstance(command, c.CloseSession)):
         asked_by_others = isinstance(command, _ASKED_BY_OTHERS)
         by_others, own = Refusal.RECIPIENT_NOT_REGISTERED, Refusal.UNAUTHORIZED_COMMAND
         return by_others if asked_by_others else own

@@ -18,7 +18,7 @@ from actors.core.commands import (
     QueryContracts,
     QueryMessages,
 )
-from actors.core.decide import RULES, Sender, correspondent, owner
+from actors.core.decide import RULES, Sender, correspondent, owner, unreplaced_owner
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
 from actors.core.identity import ContractRecord, Identity
 from actors.core.limits import IdentityLimits
@@ -156,7 +156,7 @@ def serve_all_from_one_identity(patch: pytest.MonkeyPatch) -> None:
 
 def count_an_expired_registration(patch: pytest.MonkeyPatch) -> None:
     for command, rule in RULES.items():
-        if rule.sender in (owner, correspondent):
+        if rule.sender in (owner, unreplaced_owner, correspondent):
             sender = _who_ever_registered(rule.sender)
             patch.setitem(RULES, command, rule._replace(sender=sender))
 

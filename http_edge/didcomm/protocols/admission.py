@@ -102,7 +102,10 @@ class Admission:
             known = await self.connection_of(request)
             if isinstance(known, Connected):
                 return known.connection.invitation_id
-            if known is Refusal.TEMPORARILY_UNAVAILABLE:
+            if known is Refusal.NOT_SPEAKING:
+                return NotAdmitted.DID_ROTATED
+            if known is not Refusal.NOT_CONNECTED:
+                # Or it speaks for another account, for which the same request is handled next.
                 return NotAdmitted.UNAVAILABLE
         if is_for_one and not is_early:
             rejection = await self._rejection(request, terms)

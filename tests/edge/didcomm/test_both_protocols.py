@@ -18,8 +18,10 @@ from tests.edge.didcomm.test_rotated_accounts import drained, say
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
+from tests.edge.test_registration_control import invitation
 
 UNAUTHORIZED: Final = (401, "UNAUTHORIZED_COMMAND")
+UNREGISTERED: Final = (404, "RECIPIENT_NOT_REGISTERED")
 
 
 class Both(Identity):
@@ -128,6 +130,49 @@ async def test_who_registered_before_its_key_was_given_up_erases_nothing_of_the_
     assert refused.refusal == (400, "INVALID_COMMAND")
     assert "account of another DID" in refused.json["detail"]
     assert await drained(new, sender, recipient) == ["waits"]
+
+
+async def test_a_key_that_was_given_up_leaves_an_invitation_to_others(
+    network: WalletNetwork, both: Both, mediator: Mediator, alice: Identity
+) -> None:
+    once = {"invitation": invitation(single_use=True)}
+    await moved_to(network, await connected(network, did_method="key", key=both.pair), Both("new"))
+    refused = await mediator.send(both, mediator.registration(both) | once)
+    assert refused.refusal == UNAUTHORIZED
+    assert (await mediator.send(alice, mediator.registration(alice) | once)).status == 200
+
+
+async def test_a_key_that_was_given_up_renews_no_registration_until_it_speaks_again(
+    network: WalletNetwork, both: Both, mediator: Mediator
+) -> None:
+    await mediator.register(both)
+    old = await connected(network, did_method="key", key=both.pair)
+    new = await moved_to(network, old, Both("new"))
+    for once in ({}, {"invitation": invitation(single_use=True)}):
+        refused = await mediator.send(both, mediator.registration(both) | once)
+        assert refused.refusal == UNAUTHORIZED
+        assert "given up" in refused.json["detail"]
+    assert mediator.facts().count("identity-registered.1") == 1
+    await moved_to(network, new, both)
+    await mediator.register(both)
+
+
+async def test_who_registered_before_its_key_was_given_up_empties_what_it_has_and_adds_nothing(
+    network: WalletNetwork, both: Both, mediator: Mediator, alice: Identity
+) -> None:
+    await mediator.register(alice, both)
+    contract = await mediator.befriend(both, alice)
+    waits = await mediator.delivered(alice, both, "waits")
+    old = await connected(network, did_method="key", key=both.pair)
+    await moved_to(network, old, Both("new"))
+    saved = await mediator.do(
+        both, "SAVE_COMMUNICATION_CONTRACT", signed_communication_contract=contract
+    )
+    assert saved.refusal == (await mediator.publish(both, "news")).refusal == UNAUTHORIZED
+    assert (await mediator.write(alice, both, "late")).refusal == UNREGISTERED
+    assert await mediator.waiting(both) == ["waits"]
+    await mediator.do(both, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=[waits])
+    assert await mediator.waiting(both) == []
 
 
 async def test_who_speaks_for_anothers_account_is_not_erased_alone(

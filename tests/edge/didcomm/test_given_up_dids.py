@@ -6,12 +6,37 @@ from typing import Final
 
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import connected
-from tests.edge.didcomm.test_rotated_accounts import moved, packed, say, successor
+from tests.edge.didcomm.test_rotated_accounts import end, moved, packed, say, successor
 from tests.edge.didcomm.wallet_network import WalletNetwork
+from tests.edge.test_registration_control import invitation
 
 PING: Final = "trust-ping/2.0/ping"
 REQUEST: Final = "coordinate-mediation/3.0/mediate-request"
 QUERY: Final = "coordinate-mediation/3.0/recipient-query"
+
+
+async def test_a_did_that_was_given_up_leaves_an_invitation_to_others(
+    network: WalletNetwork,
+) -> None:
+    old, once = await connected(network), invitation(single_use=True)
+    new, stranger = successor(network, old), successor(network, old)
+    await say(new, PING, from_prior=moved(old, new))
+    # Of those, the new one has an account, although a mediator that was started has to look.
+    await network.mediator.restart()
+    for wallet, answer in ((old, "deny"), (new, "grant"), (stranger, "grant")):
+        assert str((await say(wallet, REQUEST, pthid=once))["@type"]).endswith(f"mediate-{answer}")
+
+
+async def test_who_spoke_for_an_account_that_has_ended_comes_back_by_an_invitation_for_one_use(
+    network: WalletNetwork,
+) -> None:
+    old = await connected(network)
+    new = successor(network, old)
+    await say(new, PING, from_prior=moved(old, new))
+    await end(new)
+    await network.mediator.restart()
+    granted = await say(new, REQUEST, pthid=invitation(single_use=True))
+    assert str(granted["@type"]).endswith("mediate-grant")
 
 
 async def test_no_answer_to_a_did_that_was_given_up_waits_in_the_queue_of_the_account(

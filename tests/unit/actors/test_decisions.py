@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -53,6 +53,7 @@ from actors.core.replies import (
 from actors.core.stored_bytes import stored_bytes
 from eventstore.log.event_log import SavedEventsFilter
 from eventstore.log.events import (
+    AccountRotated,
     ContractRequested,
     ContractRequestsAcknowledged,
     ContractStored,
@@ -147,6 +148,21 @@ def test_what_others_do_needs_the_recipients_registration(
     assert do(Identity(), command) is Refusal.RECIPIENT_NOT_REGISTERED
     assert do(state, command, now_ms=NOW_MS + 60_000) is Refusal.RECIPIENT_NOT_REGISTERED
     assert isinstance(decide(state, command, context()), Accepted)
+
+
+@pytest.mark.parametrize(
+    "command", [*OWN, *FROM_OTHERS], ids=lambda command: type(command).__name__
+)
+def test_what_was_given_up_in_didcomm_is_read_and_emptied_but_takes_nothing(
+    command: Command, state: Identity
+) -> None:
+    do(state, RequestContract(FRIEND, "sealed", "key"), fresh_id="x")
+    rotation: Any = {"speaker_did": OTHER, "prior_did": ME, "issued_at_s": NOW_S}
+    evolve(state, AccountRotated(at_ms=NOW_MS, command=b"c" * 16, **rotation))
+    takes = RULES[type(command)].adds or command in FROM_OTHERS
+    refusal = Refusal.UNAUTHORIZED_COMMAND if command in OWN else Refusal.RECIPIENT_NOT_REGISTERED
+    decision = do(state, command)
+    assert decision is refusal if takes else isinstance(decision, Accepted)
 
 
 def test_a_registration_records_its_contract_and_end() -> None:

@@ -7,10 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.core.commands import Connect, Connection, QueryConnection, UseInvitation
+from actors.core.commands import (
+    Connect,
+    Connection,
+    NameSpeaker,
+    QueryConnection,
+    RotateAccount,
+    UseInvitation,
+)
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
@@ -18,7 +26,7 @@ from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.inviter import HTTP_URL, SERVICE, Inviter, Wallet, inviter_of
 from tests.unit.didcomm.requests import message, request_of
 
-ALICE, BOB = Wallet(1), Wallet(2)
+ALICE, BOB, CAROL = Wallet(1), Wallet(2), Wallet(3)
 STRICT_MODES = ("invitation", "allow_list", "closed")
 
 
@@ -167,6 +175,23 @@ async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None
         closed = under(inviter, registration="closed")
         assert await closed.admit(asks(inviter, BOB), invitation) is NotAdmitted.NOT_OPEN
         assert await inviter.admission.admit(asks(inviter, ALICE), invitation) == invitation
+
+
+async def test_who_was_given_up_or_speaks_for_another_uses_no_invitation_up(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        admit, once = inviter.admission.admit, inviter.invite(single_use=True)
+        await connect(inviter, ALICE)
+        for did, change in (
+            (BOB.did, NameSpeaker(ALICE.did)),
+            (ALICE.did, RotateAccount(ALICE.did, BOB.did, 1)),
+        ):
+            assert await inviter.agents.ask(did, change, b"r" * 16, Done) == Done()
+        speak_as(ALICE.did)
+        assert await admit(asks(inviter, ALICE), once) is NotAdmitted.DID_ROTATED
+        speak_as(BOB.did)
+        assert await admit(asks(inviter, BOB), once) is NotAdmitted.UNAVAILABLE
+        speak_as("")
+        assert await admit(asks(inviter, CAROL), once) == once
 
 
 async def test_a_lost_answer_is_no_refusal_and_asking_again_is_safe(tmp_path: Path) -> None:
