@@ -61,7 +61,7 @@ class ErasureEndpoint:
                 did, EraseIdentity(by, self._records_max), key, Erased, by_mediator=True
             )
             if step is Refusal.SPEAKS_FOR_ANOTHER:
-                if await self._is_freed(did, key):
+                if await self._erased.free(did, key):
                     continue
                 return json_answer(
                     {"did": did, "known": True, "is_over": False, "speaks_for": True}
@@ -75,10 +75,3 @@ class ErasureEndpoint:
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
                 return json_answer(answer)
         return json_answer({"did": did, "known": True, "is_over": False, "records": records})
-
-    async def _is_freed(self, did: str, key: bytes) -> bool:
-        """Release a DID that speaks for an account that no longer exists; was it one?"""
-        found = await self._identities.find_account(did, key)
-        if isinstance(found, Refusal):
-            return False
-        return await self._erased.freed(did, found.account_did, key) is True

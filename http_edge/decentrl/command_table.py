@@ -327,7 +327,8 @@ def _erase_identity(request: CommandRequest, payload: EraseIdentityPayload) -> V
 
 _NOT_ITS_OWN: Final = Rejected(
     Refusal.INVALID_COMMAND,
-    "header.sender_did: speaks for the account of another DID in DIDComm, or another for its own",
+    "header.sender_did: speaks for the account of another DID in DIDComm, which has to end first, "
+    "or was given up for another DID",
 )
 
 

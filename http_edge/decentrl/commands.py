@@ -67,6 +67,8 @@ from http_edge.telemetry.request_id import current
 
 LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
 """Gets an identity, the key of its erase command in the log, and the first step of the erasure."""
+Free: TypeAlias = Callable[[str, bytes], Awaitable[bool]]
+"""Releases an identity, as ``didcomm.accounts.ErasedAccounts.free``."""
 _UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
@@ -99,12 +101,13 @@ class CommandEndpoint:
         refusals: RefusalCounts,
         measures: EdgeMeasures,
         let_go: LetGo,
+        free: Free,
     ) -> None:
         """An endpoint of one mediator; ``refusals`` counts refused commands.
 
         ``let_go`` releases what an erased identity held in the streams of other identities.
         """
-        self._let_go = let_go
+        self._let_go, self._free = let_go, free
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
         self._out_of_range = reject(
@@ -261,7 +264,7 @@ class CommandEndpoint:
             if part is not submission.command:
                 submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
             reply = await self._gateway.submit(submission, size_bytes)
-            if isinstance(reply, Erased):
+            if isinstance(part, EraseIdentity):
                 reply = await self._erase_rest(submission, reply)
             if isinstance(reply, Refused):
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
@@ -277,13 +280,21 @@ class CommandEndpoint:
         charge_answer(answer.size_bytes)
         return answer
 
-    async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
-        """Finish an erasure after its first step; if this call is cut short, the host goes on."""
+    async def _erase_rest(self, submission: Submission, reply: Reply) -> Reply:
+        """Finish an erasure after its first step; if this call is cut short, the host goes on.
+
+        An identity that spoke for an account that has ended is released from it first.
+        """
         assert isinstance(submission.command, EraseIdentity)
-        await self._let_go(submission.target_did, submission.command_key, step)
+        target_did, key = submission.target_did, submission.command_key
         rest = EraseIdentity(CONTINUED, submission.command.records_max)
-        submission = msgspec.structs.replace(submission, claim=None, charge=0.0, command=rest)
-        reply: Reply = step
+        submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+        if reply == Refused(Refusal.INVALID_COMMAND) and await self._free(target_did, key):
+            reply = await self._gateway.submit(submission)
+        if not isinstance(reply, Erased):
+            return reply
+        await self._let_go(target_did, key, reply)
+        submission = msgspec.structs.replace(submission, command=rest)
         while isinstance(reply, Erased) and not reply.is_over:
             reply = await self._gateway.submit(submission)
         return reply

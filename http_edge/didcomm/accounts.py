@@ -59,16 +59,29 @@ class ErasedAccounts:
         for speaker_did in step.speaker_dids:
             await self.unname(speaker_did, did, command)
 
-    async def freed(self, did: str, account: str, command: bytes) -> bool | Refusal:
+    async def free(self, did: str, command: bytes) -> bool:
+        """Release a DID that is to be erased if it speaks for no account that goes on.
+
+        Return whether it was released. ``command`` is the key of the erasure in the log.
+        """
+        found = await self._identities.find_account(did, command)
+        if isinstance(found, Refusal) or not found.account_did:
+            return False
+        return await self.freed(did, found.account_did, command, is_leaving=True) is True
+
+    async def freed(
+        self, did: str, account: str, command: bytes, *, is_leaving: bool = False
+    ) -> bool | Refusal:
         """Release a DID that is to speak for ``account`` if that was erased; return whether it was.
 
         An account that has ended, or expired as idle, still knows its speaker, which may begin
-        anew: that speaker is not released.
+        anew: that speaker is not released, unless it ``is_leaving``, too. A DID that it rotated
+        away, and whose key may be stolen, never is: free, it could take its name back.
         """
         found = await self._identities.find_account(account, command)
         if isinstance(found, Refusal):
             return found
-        if found.connected or found.speaker_did != account:
+        if found.connected or found.speaker_did not in {account, did if is_leaving else account}:
             return False
         done = await self.unname(did, account, command)
         return done if isinstance(done, Refusal) else True

@@ -158,6 +158,7 @@ class Edge:
             refusals=refusals,
             measures=self._measures,
             let_go=self._erased.let_go,
+            free=self._erased.free,
         )
         self._sockets = SocketEndpoint(
             hub.edge,

@@ -6,13 +6,16 @@ import pytest
 
 from actors.core.commands import (
     AcknowledgeMessages,
+    Connect,
+    EndAccount,
     FindAccount,
     NameSpeaker,
     QueueMessage,
     RotateAccount,
     UnnameSpeaker,
 )
-from actors.core.replies import AccountFound
+from actors.core.refusals import Refusal
+from actors.core.replies import AccountFound, Refused
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
@@ -21,7 +24,7 @@ from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, s
 from tests.contract.test_name_erasure_contract import message_ids, take_out_names
 from tests.contract.test_retention_contract import FRIEND, Mediator
 from tests.log.stored import faults
-from tests.unit.actors.given import connection, run, submission, unclaimed
+from tests.unit.actors.given import connection, registration, run, submission, unclaimed
 
 __all__ = ["mediator"]
 
@@ -135,3 +138,26 @@ def test_an_erased_did_that_spoke_again_and_was_let_go_loses_its_names(
     run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
     take_out_names(log)
     assert speaker_rows(log, SPOKE) == speaker_rows(log, STAYS) == [False, False]
+
+
+def test_who_spoke_for_an_account_that_has_ended_loses_its_names_and_gives_nothing_back(
+    mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
+) -> None:
+    settle(mediator, STAYS)
+    settle(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    rotated = RotateAccount(STAYS, SPOKE, 1, connection())
+    for command in (Connect(connection()), rotated, EndAccount(SPOKE, 2)):
+        run(mediator.host, unclaimed(STAYS, command))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
+    erase(mediator, SPOKE)
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(STAYS))
+    assert [row.topic for row in rows if SPOKE.encode() in row.state] == []
+    assert faults(log) == []
+    assert wrong(log_url) == []
+    again = Mediator(open_another(), name="again")
+    (renewed,) = run(again.host, submission(STAYS, registration(STAYS)))
+    assert renewed == Refused(Refusal.UNAUTHORIZED_COMMAND), "another spoke for it"
+    erase(again, STAYS)
+    assert faults(log) == []

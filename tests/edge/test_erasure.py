@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from actors.core.commands import ExpireRecords, GrantMediation, NameSpeaker
+from actors.core.commands import EraseIdentity, ExpireRecords, GrantMediation, NameSpeaker
+from actors.core.erasure import OPERATOR
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Expired
+from actors.core.replies import Done, Erased, Expired
 from http_edge.clients.decentrl import CommandRefused, EventToSave, MediatorClient, Sources
 from http_edge.clients.decentrl import Identity as ClientIdentity
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 from tests.edge.identities import Identity
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import DAY_S, Mediator
 from tests.unit.actors.didcomm import ME, NEW_DID
 from tests.unit.actors.given import connection
 
@@ -77,6 +78,34 @@ async def test_an_owner_erases_its_identity_and_nothing_of_others(mediator: Medi
     await _assert_erased(mediator, alice, bob)
     await mediator.register(alice)
     assert await mediator.waiting(alice) == []
+
+
+async def test_who_is_not_registered_renews_before_it_erases_its_identity(
+    mediator: Mediator,
+) -> None:
+    alice, _ = await _settled(mediator)
+    stranger = Identity("stranger")
+    mediator.clock.advance(2 * DAY_S)
+    for identity in (alice, stranger):
+        answer = await mediator.do(identity, "ERASE_IDENTITY", did=identity.did)
+        assert answer.refusal == UNAUTHORIZED
+    await mediator.register(alice)
+    assert await mediator.waiting(alice) != []
+    answer = await mediator.do(alice, "ERASE_IDENTITY", did=alice.did)
+    assert answer.json["code"] == "ERASED"
+
+
+async def test_an_owner_whose_identity_is_being_erased_learns_that_it_is(
+    mediator: Mediator,
+) -> None:
+    alice, bob = await _settled(mediator)
+    identities = Identities(mediator.edges[0]._gateway)
+    begun = await identities.ask(alice.did, EraseIdentity(OPERATOR, 1), COMMAND, Erased)
+    assert isinstance(begun, Erased)
+    assert not begun.is_over
+    answer = await mediator.do(alice, "ERASE_IDENTITY", did=alice.did)
+    assert answer.json == {"type": "SUCCESS", "code": "ERASED"}
+    await _assert_erased(mediator, alice, bob)
 
 
 async def test_a_client_erases_its_identity_and_registers_again(mediator: Mediator) -> None:

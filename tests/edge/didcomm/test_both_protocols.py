@@ -189,6 +189,25 @@ async def test_who_speaks_for_anothers_account_is_not_erased_alone(
     assert await drained(new, sender, recipient) == ["waits"]
 
 
+async def test_who_spoke_for_an_account_that_has_ended_is_erased(
+    network: WalletNetwork, both: Both, mediator: Mediator
+) -> None:
+    speaker = Both("new")
+    await mediator.register(speaker)
+    old = await connected(network, did_method="key", key=both.pair)
+    new = await moved_to(network, old, speaker)
+    await new.end()
+    await mediator.restart()
+    erased = await mediator.do(speaker, "ERASE_IDENTITY", did=speaker.did)
+    assert erased.json == {"type": "SUCCESS", "code": "ERASED"}
+    assert (await mediator.do(speaker, "QUERY_EVENTS")).refusal == UNAUTHORIZED
+    # It may come back by either protocol; the former key does not.
+    await mediator.register(speaker)
+    await new.request_mediation()
+    assert len((await new.query_recipients()).dids) == 1
+    assert (await mediator.send(both, mediator.registration(both))).refusal == UNAUTHORIZED
+
+
 async def test_both_outlive_the_mediator(
     network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
 ) -> None:
