@@ -41,7 +41,7 @@ from actors.core.replies import (
 )
 from http_edge.didcomm.envelopes.did_documents import account_did
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
-from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.identities import Identities, key_target, speaker
 from http_edge.listener.address_charge import charge_keys, paid_turn
 
 _R = TypeVar("_R", bound=Reply)
@@ -146,7 +146,9 @@ class Keylists:
         if not found.has_room:
             # Refuse before a name is taken from another account.
             return Refusal.QUOTA_EXCEEDED
-        new = [] if found.account_did else [name for name in names if name not in found.keys]
+        # The account refuses any other sender, which is then to have taken no name from anyone.
+        is_its_speaker = not found.account_did and speaker() in {"", found.speaker_did}
+        new = [name for name in names if name not in found.keys] if is_its_speaker else []
         own = await self.claim_own(owner, command, new)
         if isinstance(own, Refusal):
             return own

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+
+from http_edge.clients.didcomm.errors import ProblemReported
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
-from tests.edge.didcomm.newer_wallets import connected
+from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.test_rotated_accounts import end, moved, packed, say, successor
 from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.test_registration_control import invitation
@@ -49,3 +53,17 @@ async def test_no_answer_to_a_did_that_was_given_up_waits_in_the_queue_of_the_ac
         body = packed(old, kind, {"response_requested": True}, return_route="none")
         assert (await network.post(body, content_type=MEDIA_TYPE)).status == 202
     assert (await new.status()).message_count == 0
+
+
+async def test_a_key_that_was_given_up_takes_its_name_from_no_other_account(
+    network: WalletNetwork,
+) -> None:
+    old, other = await connected(network, did_method="key"), await connected(network)
+    name, new = old.connection.did, await old.rotate(KeyPair.new())
+    await new.update_recipients(remove=[name])
+    await other.update_recipients(add=[name])
+    with pytest.raises(ProblemReported, match="mediate-deny"):
+        await old.request_mediation()
+    assert name in {each.recipient_did for each in (await other.query_recipients()).dids}
+    await Sender(network).forward(name, "for the other", routing_did=old.routing_did)
+    assert (await other.status()).message_count == 1
