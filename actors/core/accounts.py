@@ -91,6 +91,7 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
 def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext) -> Decision:
     """Let this DID speak for another account, unless it is an account itself.
 
+    It stays one that has ended, if it was given up: there the DID that replaced it begins anew.
     A digest in place of the account's name does not bind it: that account was erased.
     """
     if state.account_did == command.account_did:
@@ -98,7 +99,7 @@ def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
     is_bound = state.account_did and not is_erased_name(state.account_did)
-    if is_bound or state.connection is not None:
+    if is_bound or state.connection is not None or state.is_spoken_for(context.target):
         return Refusal.KEY_TAKEN
     named = SpeakerNamed(
         at_ms=context.now_ms,

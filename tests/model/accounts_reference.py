@@ -29,7 +29,8 @@ def on_an_account(did: str, agent: Agent, command: c.Command, now_ms: int) -> r.
             return r.AccountFound(agent.account, speaker, connected, known, from_s, fits)
         case c.NameSpeaker(account):
             if agent.account != account:
-                if agent.account or agent.connection is not None:
+                is_given_up = agent.speaker not in ("", did)
+                if agent.account or agent.connection is not None or is_given_up:
                     return Refusal.KEY_TAKEN
                 agent.account = account
                 agent.version += 1

@@ -55,6 +55,22 @@ async def test_no_answer_to_a_did_that_was_given_up_waits_in_the_queue_of_the_ac
     assert (await new.status()).message_count == 0
 
 
+async def test_a_key_that_was_given_up_locks_no_account_that_has_ended(
+    network: WalletNetwork,
+) -> None:
+    """To speak for another account, it would take the place where the former one begins anew."""
+    key = KeyPair.new()
+    old = await connected(network, did_method="key", key=key)
+    new = await old.rotate(KeyPair.new())
+    await new.end()
+    other = await connected(network, did_method="key")
+    with pytest.raises(ProblemReported, match="did-rotated"):
+        await other.rotate(key)
+    await network.mediator.restart()
+    await new.request_mediation()
+    assert len((await new.query_recipients()).dids) == 1
+
+
 async def test_a_key_that_was_given_up_takes_its_name_from_no_other_account(
     network: WalletNetwork,
 ) -> None:

@@ -123,6 +123,12 @@ def test_what_speaks_for_another_is_not_erased_without_the_account() -> None:
     assert isinstance(new.do(EraseIdentity(OPERATOR, 1)), Accepted)
 
 
+def test_a_did_that_was_given_up_speaks_for_no_other_account_even_after_its_own_has_ended() -> None:
+    me = rotated()
+    assert isinstance(me.do(EndAccount(NEW_DID, NOW_S + 1)), Accepted)
+    assert me.do(NameSpeaker(OTHER)) is Refusal.KEY_TAKEN
+
+
 def test_who_was_to_speak_for_an_account_that_is_over_is_free_again() -> None:
     new = Agent(NEW_DID)
     new.do(NameSpeaker(ME))
