@@ -145,6 +145,20 @@ async def test_who_speaks_for_an_account_that_has_ended_is_not_let_go(
     assert await accounts.freed(NEW_PEER.account.did, OLD, COMMAND) is False
 
 
+async def test_to_be_erased_only_the_last_speaker_of_an_account_that_has_ended_is_let_go(
+    mediator: Mediator,
+) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001) is None
+    accounts = ErasedAccounts(mediator.agents, mediator.keylists)
+    names = [OLD, NEW_PEER.account.did, NEWER.account.did]
+    assert [await accounts.free(did, COMMAND) for did in names] == [False, False, False]
+    assert await mediator.end(NEWER.account.did) is None
+    assert [await accounts.free(did, COMMAND) for did in names] == [False, False, True]
+    assert await speaks_for(mediator, NEW_PEER.account.did) == OLD
+    assert await speaks_for(mediator, NEWER.account.did) == ""
+
+
 async def test_an_edge_that_remembers_an_erased_account_looks_for_another(
     mediator: Mediator,
 ) -> None:
