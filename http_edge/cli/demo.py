@@ -23,7 +23,7 @@ from http_edge.clients.decentrl import (
 from http_edge.clients.demonstration.decentrl import walk as walk_decentrl
 from http_edge.clients.demonstration.didcomm import demonstrate as demonstrate_wallets
 from http_edge.clients.demonstration.proofs import Proof
-from http_edge.clients.didcomm import UnusableInvitation, WalletError
+from http_edge.clients.didcomm import MediatorRefused, UnusableInvitation, WalletError
 from http_edge.server.exits import Exit, Stop, escaped
 
 _PROTOCOLS: Final = ("decentrl", "didcomm")
@@ -33,9 +33,7 @@ _PROTOCOLS: Final = ("decentrl", "didcomm")
 @click.argument("protocol", type=click.Choice(_PROTOCOLS), default="decentrl")
 @click.option("--url", default="http://127.0.0.1:8080", help="The mediator.")
 @click.option("--peer", help="A second mediator for Bob; Alice uses the first.")
-@click.option(
-    "--invitation", help=("Id of a multi-use invitation, if Decentrl registration needs one.")
-)
+@click.option("--invitation", help="Id of a multi-use invitation, if registration needs one.")
 @json_option
 def demo(
     protocol: str, url: str, peer: str | None, invitation: str | None, *, as_json: bool
@@ -49,11 +47,14 @@ def demo(
     held.
     """
     console = Console(highlight=False, quiet=as_json)
-    walk = _didcomm if protocol == "didcomm" else partial(_decentrl, invitation=invitation)
+    walk = _didcomm if protocol == "didcomm" else _decentrl
     try:
-        proofs = asyncio.run(_run(walk(url, peer or url), partial(_show, console)))
+        proofs = asyncio.run(_run(walk(url, peer or url, invitation), partial(_show, console)))
     except (ValueError, UnusableInvitation) as error:
         raise Stop(Exit.USAGE, str(error)) from error
+    except MediatorRefused as error:
+        remedy = "If registration needs an invitation, name the id of one with --invitation."
+        raise Stop(Exit.UNREACHABLE, f"no invitation is given: {error}", remedy) from error
     except (MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer, WalletError) as error:
         remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
         raise Stop(Exit.UNREACHABLE, f"no mediator answers: {error}", remedy) from error
@@ -73,7 +74,7 @@ async def _run(walk: AsyncIterator[Proof], show: Callable[[Proof], None]) -> lis
     return proofs
 
 
-async def _decentrl(url: str, peer: str, *, invitation: str | None = None) -> AsyncIterator[Proof]:
+async def _decentrl(url: str, peer: str, invitation: str | None) -> AsyncIterator[Proof]:
     addresses: dict[str, str] = {}
 
     async def resolver(did: str) -> str | None:
@@ -89,9 +90,9 @@ async def _decentrl(url: str, peer: str, *, invitation: str | None = None) -> As
             yield proof
 
 
-async def _didcomm(url: str, peer: str) -> AsyncIterator[Proof]:
+async def _didcomm(url: str, peer: str, invitation: str | None) -> AsyncIterator[Proof]:
     async with aiohttp.ClientSession() as session:
-        async for proof in demonstrate_wallets(session, url, peer):
+        async for proof in demonstrate_wallets(session, url, peer, invitation):
             yield proof
 
 

@@ -310,22 +310,23 @@ class NewerDemonstration:
 
 
 async def demonstrate(
-    session: aiohttp.ClientSession, alices_url: str, bobs_url: str
+    session: aiohttp.ClientSession, alices_url: str, bobs_url: str, invitation: str | None = None
 ) -> AsyncIterator[Proof]:
     """Run the steps up to the first whose proof does not hold.
 
     Alice uses the mediator at the first URL, Bob the one at the second, which may be the same.
-    Carol, whose wallet speaks DIDComm v2, uses Bob's.
+    Carol, whose wallet speaks DIDComm v2, uses Bob's. They follow the public invitation, or the
+    multi-use invitation with the id ``invitation``.
 
     Raises:
         WalletError: before the first step, if one of the mediators gives no invitation.
     """
+    query = "" if invitation is None else f"?id={invitation}"
+    alices, bobs = (f"{url.rstrip('/')}/invitation{query}" for url in (alices_url, bobs_url))
     state = WalletDemonstration(
-        session,
-        await fetch_invitation(session, f"{alices_url.rstrip('/')}/invitation"),
-        await fetch_invitation(session, f"{bobs_url.rstrip('/')}/invitation"),
+        session, await fetch_invitation(session, alices), await fetch_invitation(session, bobs)
     )
-    newer = NewerDemonstration(session, f"{bobs_url.rstrip('/')}/invitation")
+    newer = NewerDemonstration(session, bobs)
     async with AsyncExitStack() as stack:
         steps: list[Step] = [
             ("Alice and Bob connect",

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from eventstore.log.events import ConnectionEstablished
+from http_edge.clients.demonstration.didcomm import demonstrate
 from http_edge.clients.didcomm import (
     DidMethod,
     Handshake,
@@ -247,6 +248,18 @@ async def test_by_invitation_only_an_invitation_of_ours_is_needed(network: Walle
             await Wallet.connect({**message, "@id": invitation_id}, session=network.session)
         assert reported.value.code == NOT_ACCEPTED
     assert network.mediator.facts() == facts
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"registration": "invitation"}}])
+async def test_the_walk_of_wallets_follows_the_invitation_that_it_is_given(
+    network: WalletNetwork,
+) -> None:
+    url = network.mediator.url("")
+    invitation = made(network, "for the walk")
+    walk = demonstrate(network.session, url, url, invitation.terms.id)
+    proofs = [proof async for proof in walk]
+    assert [proof for proof in proofs if not proof.held] == []
+    assert len(proofs) == 19
 
 
 async def test_a_closed_mediator_serves_those_it_has_and_takes_no_new_agent(

@@ -40,3 +40,14 @@ async def test_each_step_is_printed_with_what_it_proves(mediator: ScriptedMediat
 )
 def test_an_absent_mediator_and_a_wrong_url_exit_differently(url: str, code: Exit) -> None:
     assert CliRunner().invoke(demo, ["didcomm", "--url", url]).exit_code == code
+
+
+async def test_a_mediator_that_gives_no_invitation_is_not_called_absent(
+    mediator: ScriptedMediator,
+) -> None:
+    url = str(mediator.server.make_url("/without-invitation"))
+    result = await asyncio.to_thread(CliRunner().invoke, demo, ["didcomm", "--url", url])
+    assert result.exit_code == Exit.UNREACHABLE
+    assert "no invitation is given: HTTP 404" in result.stderr
+    assert "--invitation" in result.stderr
+    assert "poste serve" not in result.stderr
