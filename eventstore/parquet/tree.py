@@ -151,6 +151,20 @@ def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequ
     return proof if is_consistent(old.size, new.size, old.root, new.root, proof) else None
 
 
+def check_tiles(place: ExportPlace, head: TreeHead, size: int) -> None:
+    """Check that the tiles show the first ``size`` seals of a head of this export.
+
+    Raises:
+        ExportDamaged: a part of the tree is missing, cut or changed.
+        ExportUnavailable: the place cannot be read now.
+    """
+    root = tree_at(size, lambda tile: read_tile(place, tile)).root()
+    proof = consistency_proof(size, head.size, tiles_in(place, head.size))
+    if not is_consistent(size, head.size, root, head.root, proof):
+        why = f"with the first {size} seals it does not give the root of {CHECKPOINT}"
+        raise ExportDamaged(f"{TREE}/tile", Damage.CHANGED, why)
+
+
 def wider(place: ExportPlace, tile: Tile) -> Iterator[Tile]:
     """The tile itself, then the tiles at the same place with more hashes.
 

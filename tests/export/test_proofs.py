@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from eventstore.log.events import (
     MessagesRemoved,
 )
 from eventstore.log.faults import Fault
+from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.proof import (
     ProofRefused,
     ProvenConsistency,
@@ -174,6 +176,27 @@ def test_every_head_is_shown_to_be_the_beginning_of_every_later_one(
         consistency_in(target, notes[0], notes[-1], OTHER)
     with pytest.raises(ExportUnavailable, match="there is no export here"):
         consistency_in(f"{target}/nowhere", notes[0], notes[-1], None)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, -1), (1, -2)])
+def test_a_damaged_tile_is_damage_and_accuses_no_head(
+    sample: SampleExport, old: int, new: int
+) -> None:
+    notes = [sample.note_of(sample.head_of(manifest)) for manifest in sample.manifests]
+    found = Counter[str]()
+    for path in (path for path in sample.paths if path.startswith(f"{TREE}/tile/")):
+        for start in range(0, len(sample.contents[path]), 4 * HASH_BYTES):
+            with sample.tampered():
+                changed = bytearray(sample.contents[path])
+                changed[start] ^= 1
+                sample.put(path, bytes(changed))
+                try:
+                    proof = consistency_in(sample.place.root, notes[old], notes[new], TRUSTED)
+                    check_proof(proof_bytes(proof), TRUSTED)
+                    found["not needed"] += 1
+                except ExportDamaged as error:
+                    found[error.damage.value] += 1
+    assert found.keys() == {"not needed", Damage.CHANGED.value}
 
 
 def test_every_head_that_was_ever_signed_is_continued_and_no_other_one_is(
