@@ -250,13 +250,15 @@ def test_weeks_say_who_came_who_came_back_and_who_stayed_away() -> None:
     ]
 
 
-def test_endpoints_channels_tenants_visits_and_refusals_are_what_counting_by_hand_gives() -> None:
+def of(name: str, minutes: float, kind: str, **columns: Any) -> dict[str, Any]:
     streams = {name: bytes([at]) * 16 for at, name in enumerate(("anna", "bert", "carl", "dora"))}
+    at_ms = round(minutes * MINUTE_MS)
+    stream = streams.get(name, bytes(15) + b"1")
+    return event(at_ms, kind, identity=name, stream=stream, **columns)
 
-    def of(name: str, minutes: float, kind: str, **columns: Any) -> dict[str, Any]:
-        at_ms = round(minutes * MINUTE_MS)
-        stream = streams.get(name, bytes(15) + b"1")
-        return event(at_ms, kind, identity=name, stream=stream, **columns)
+
+def history() -> list[dict[str, Any]]:
+    """What six identities and an edge did, by the minute."""
 
     def queued(name: str, minutes: float, message_id: str, size_bytes: int) -> dict[str, Any]:
         columns = {"message_id": message_id, "size_bytes": size_bytes, "protocol": "didcomm"}
@@ -277,8 +279,7 @@ def test_endpoints_channels_tenants_visits_and_refusals_are_what_counting_by_han
         return of("edge:e", minutes, "refusals-counted", refusals=[one | {"count": count}])
 
     ms = 1 / MINUTE_MS
-    span = Span.over(10 * MINUTE_MS, 200 * MINUTE_MS, 41 * MINUTE_MS - 1)
-    events = [
+    return [
         # The newest version counts, whatever the order of rows and letters.
         connected("anna", 2, "New", "https://a.example"),
         connected("anna", 1, "Old", "https://z.example"),
@@ -304,9 +305,13 @@ def test_endpoints_channels_tenants_visits_and_refusals_are_what_counting_by_han
         *(refused(10 - ms, 9), refused(20, 3), refused(50, 2)),
         of("anna", 20.5, "queue-refused", reason="FULL"),
     ]
+
+
+def test_endpoints_channels_tenants_visits_and_refusals_are_what_counting_by_hand_gives() -> None:
+    span = Span.over(10 * MINUTE_MS, 200 * MINUTE_MS, 41 * MINUTE_MS - 1)
     minute = f"epoch_ms(bin_start) / {MINUTE_MS}"
     endpoints, deliveries, tenants, visits, acceptance, kinds = views_of(
-        events,
+        history(),
         span,
         {"carl": "acme", "dora": "acme"},
         "FROM endpoints",
