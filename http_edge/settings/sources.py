@@ -147,7 +147,7 @@ def _from_file(path: Path) -> Iterator[_Given]:
     try:
         # Editors on Windows put a byte order mark before the text.
         tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingRefused("the file", source, f"readable TOML ({error})") from error
     for name, value in _flat(tables, source):
         setting = _known(name, source)
@@ -208,12 +208,16 @@ def _by_present_names(source: Sequence[_Given], notes: list[str]) -> Iterator[_G
 def _refuse_unfit(given: _Given) -> None:
     """Refuse what JSON cannot carry, NUL, which no path has, and ``s3://bucket`` for a path.
 
-    That would be a folder ``s3:`` of this machine.
+    That would be a folder ``s3:`` of this machine. JSON carries no deeply nested lists either.
 
     Raises:
-        SettingRefused: the value has such a character, or is a path with ``://``.
+        SettingRefused: the value has such a character, or a list within a list, or is a path with
+            ``://``.
     """
     texts = given.value if isinstance(given.value, list) else [given.value]
+    if any(isinstance(text, list) for text in texts):
+        expected = every_setting()[given.name].expected
+        raise SettingRefused(given.name, given.source, expected)
     if any(isinstance(text, str) and _NO_TEXT.search(text) for text in texts):
         raise SettingRefused(given.name, given.source, "text in UTF-8 without NUL")
     is_path = every_setting()[given.name].kind.get("format") == "path"

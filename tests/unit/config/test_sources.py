@@ -127,6 +127,12 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "at least limits.page_size_default",
         ),
         ("hosts = ", "the file", "readable TOML"),
+        ("hosts = " + "[" * 100_000, "the file", "readable TOML"),
+        (
+            "[protocol]\nallowed_dids = " + "[" * 300 + "]" * 300,
+            "protocol.allowed_dids",
+            "a list, written with commas, each a DID",
+        ),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_by_name(
