@@ -13,7 +13,7 @@ from actors.core.partitioning import host_name
 from actors.core.replies import Push
 from actors.host.clock import Clock, NewId
 from actors.host.identity_host import HostOptions
-from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSockets
+from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSockets, ReadPages
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 from http_edge.dispatch.gateway import Gateway, Ports
@@ -28,7 +28,7 @@ TakePush = Callable[[Push], None]
 
 
 class Held:
-    """A batch that is held back on its way to a host, while others overtake it."""
+    """What is held back on its way to a host, while others overtake it."""
 
     def __init__(self, what: bytes) -> None:
         self.what = what
@@ -48,6 +48,7 @@ class LocalHosts:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down: set[str] = set()
         self._held: Held | None = None
+        self._held_pages: Held | None = None
         self.running: dict[str, CalledHost] = {}
         self.is_placed = False
         """Is it said from outside what is whose, as in a cluster?"""
@@ -111,6 +112,17 @@ class LocalHosts:
         self._held = Held(what)
         return self._held
 
+    def hold_pages(self) -> Held:
+        """Hold back all readings of pages, as if an edge read them beside its other work."""
+        self._held_pages = Held(b"")
+        return self._held_pages
+
+    async def pass_through_pages(self) -> None:
+        """Wait here as long as readings of pages are held back."""
+        if self._held_pages is not None:
+            self._held_pages.arrived.set()
+            await self._held_pages.released.wait()
+
     async def pass_through(self, batch: bytes) -> None:
         """Wait here as long as this batch is held back."""
         held = self._held
@@ -161,6 +173,8 @@ class LocalHostPort(HostPort):
 
     @override
     async def ask(self, question: HostQuestion[A]) -> A:
+        if isinstance(question, ReadPages):
+            await self._hosts.pass_through_pages()
         return await self._run(lambda host: host.ask(question))
 
     async def _run(self, ask: Callable[[CalledHost], _T]) -> _T:

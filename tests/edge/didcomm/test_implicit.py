@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from actors.host.port import A, HostQuestion, ReadPages
 from http_edge.clients.didcomm import NoAnswer
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.edge.didcomm.wallet_network import (
@@ -21,7 +20,6 @@ from tests.edge.didcomm.wallet_network import (
     routed,
     sealed,
 )
-from tests.edge.local_host import LocalHostPort
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 PING = "trust_ping/1.0/ping"
@@ -196,30 +194,21 @@ async def test_a_ping_that_is_overtaken_by_a_pickup_message_begins_nothing_impli
 
 
 async def test_an_answer_does_not_overtake_earlier_messages_that_come_implicitly(
-    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     """An edge reads a large page beside its other work."""
-    ask = LocalHostPort.ask
-    reads, may_go_on = asyncio.Event(), asyncio.Event()
-
-    async def reading(port: LocalHostPort, question: HostQuestion[A]) -> A:
-        if isinstance(question, ReadPages):
-            reads.set()
-            await may_go_on.wait()
-        return await ask(port, question)
-
     await network.write(bob, *[letter * 200_000 for letter in "abcde"])
-    monkeypatch.setattr(LocalHostPort, "ask", reading)
+    pages = mediator.hosts.hold_pages()
     async with network.socket() as socket, asyncio.timeout(WAIT_S):
         await socket.raw.send_bytes(sealed(bob.connection, PING, **SILENT, **routed()))
-        await reads.wait()
+        await pages.arrived.wait()
         await network.write(bob, "later")
         fetch = sealed(bob.connection, "messagepickup/1.0/batch-pickup", batch_size=9, **routed())
         await socket.raw.send_bytes(fetch)
         first = asyncio.create_task(socket.data())
         await asyncio.wait([first], timeout=MOMENT_S)
         assert not first.done()
-        may_go_on.set()
+        pages.released.set()
         came = [
             bob.read(frame)[0] for frame in [await first, *[await socket.data() for _ in "bcde"]]
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from actors.core.commands import QueueEnvelopes
 from actors.core.replies import EnvelopeQueued
-from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
+from actors.host.port import HostUnavailable
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
 from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.identities import Identities
@@ -233,30 +233,21 @@ async def test_http_requests_do_not_disturb_the_live_socket(
 @pytest.mark.parametrize("timing", [{}, {"~timing": {"delay_milli": 1_000}}])
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
 async def test_what_is_pushed_while_an_answer_hands_out_earlier_messages_follows_that_answer(
-    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+    network: WalletNetwork, bob: Bob, mediator: Mediator, timing: dict[str, Any]
 ) -> None:
     """An edge reads and packs a large delivery beside its other work."""
-    ask = LocalHostPort.ask
-    reads, may_go_on = asyncio.Event(), asyncio.Event()
-
-    async def reading(port: LocalHostPort, question: HostQuestion[A]) -> A:
-        if isinstance(question, ReadPages):
-            reads.set()
-            await may_go_on.wait()
-        return await ask(port, question)
-
     earlier = [letter * 200_000 for letter in "abcde"]
     await network.write(bob, *earlier)
-    monkeypatch.setattr(LocalHostPort, "ask", reading)
+    pages = mediator.hosts.hold_pages()
     async with network.socket() as socket, asyncio.timeout(WAIT_S):
         await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
         assert opened(bob.connection, await socket.data())["live_delivery"] is True
         wanted = {"limit": 9, **routed(), **timing}
         request = sealed(bob.connection, "messagepickup/2.0/delivery-request", **wanted)
         await socket.raw.send_bytes(request)
-        await reads.wait()
+        await pages.arrived.wait()
         await network.write(bob, "later")
-        may_go_on.set()
+        pages.released.set()
         came: list[str] = []
         while len(came) < 6:
             delivery = opened(bob.connection, await socket.data())
@@ -301,18 +292,9 @@ async def test_what_is_pushed_while_a_pickup_without_acknowledgement_answers_fol
 
 
 async def test_an_answer_follows_what_is_being_fetched_to_be_pushed_and_precedes_later_pushes(
-    network: WalletNetwork, bob: Bob, mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
-    ask = LocalHostPort.ask
-    reads, may_go_on = asyncio.Event(), asyncio.Event()
-
-    async def reading(port: LocalHostPort, question: HostQuestion[A]) -> A:
-        if isinstance(question, ReadPages):
-            reads.set()
-            await may_go_on.wait()
-        return await ask(port, question)
-
-    monkeypatch.setattr(LocalHostPort, "ask", reading)
+    pages = mediator.hosts.hold_pages()
     await network.write(bob, "before")
     other = Identities(mediator.hosts.gateway("another edge"))
     account = did_key(bob.connection.key.public)
@@ -325,7 +307,7 @@ async def test_an_answer_follows_what_is_being_fetched_to_be_pushed_and_precedes
             await other.ask(account, large, letter.encode() * 16, EnvelopeQueued)
         first_fetch.released.set()
         assert opened(bob.connection, await socket.data())["live_delivery"] is True
-        await reads.wait()
+        await pages.arrived.wait()
         wanted = {"batch_size": 9, **routed()}
         request = sealed(bob.connection, "messagepickup/1.0/batch-pickup", **wanted)
         await socket.raw.send_bytes(request)
@@ -333,7 +315,7 @@ async def test_an_answer_follows_what_is_being_fetched_to_be_pushed_and_precedes
         await asyncio.wait([answer], timeout=MOMENT_S)
         assert not answer.done()
         await network.write(bob, "later")
-        may_go_on.set()
+        pages.released.set()
         pushed = opened(bob.connection, await answer)
         assert len(pushed["~attach"]) == 5
         assert [handed_out(bob, await socket.data()) for _ in range(2)] == ["before", "later"]
