@@ -99,11 +99,7 @@ _T = TypeVar("_T")
 
 
 def cost(command: Command | None) -> float:
-    """The units of a command, at least 1; a nonce without a command costs 1.
-
-    >>> cost(None)
-    1.0
-    """
+    """The units of a command, at least 1; a nonce without a command costs 1."""
     of = _BY_TYPE.get(type(command))
     return 1.0 if of is None else of(command)
 

@@ -1,4 +1,4 @@
-"""The only module that reads the wall clock and makes ids; all others are handed both."""
+"""The wall clock and new ids: what decides on the time, or names something, is handed both."""
 
 from __future__ import annotations
 

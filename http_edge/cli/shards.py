@@ -81,7 +81,9 @@ def drain(mediator: RunningMediator, *, node: str) -> None:
     answer = mediator.order("/shards/drain", _REFUSALS, _SEE, node=node)
     silent: _Silent = answer.get("silent", {})
     later = _until_empty(mediator, node, _shards_of(silent))
-    _refuse_if_silent({**silent, **later}, f"{node} has no shards and identities of the others.")
+    _refuse_if_silent(
+        {**silent, **later}, f"{node} is empty as far as the other databases are concerned."
+    )
     click.echo(f"{node} is empty")
 
 
@@ -91,7 +93,9 @@ def drain(mediator: RunningMediator, *, node: str) -> None:
 def undrain(mediator: RunningMediator, *, node: str) -> None:
     """Give NODE its share of the shards again."""
     answer = mediator.order("/shards/undrain", _REFUSALS, _SEE, node=node)
-    _refuse_if_silent(answer.get("silent", {}), f"{node} accepts those of the others again.")
+    _refuse_if_silent(
+        answer.get("silent", {}), f"{node} accepts shards of the other databases again."
+    )
     click.echo(f"{node} accepts shards again")
 
 

@@ -226,7 +226,7 @@ _REJECTIONS: Final[dict[str, tuple[str, str | None]]] = {
     Rejection.BODY_ENCODED.value: (_INVALID, "body: has a Content-Encoding"),
     Rejection.NOT_FOUND.value: ("NOT_FOUND", "path: is unknown; a slash at its end counts"),
     Rejection.METHOD_NOT_ALLOWED.value: ("METHOD_NOT_ALLOWED", "method: is not one of Allow"),
-    Rejection.UPGRADE_REQUIRED.value: ("UPGRADE_REQUIRED", "request: upgrades to no WebSocket"),
+    Rejection.UPGRADE_REQUIRED.value: ("UPGRADE_REQUIRED", "request: is not a WebSocket upgrade"),
     Rejection.TOO_BUSY.value: (Refusal.TEMPORARILY_UNAVAILABLE.value, None),
 }
 """Codes and details of the listener's reasons; each other reason is a code without a detail."""

@@ -191,8 +191,8 @@ class Limits(Section):
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
     """Items in one call to a host, hence in one transaction."""
     batch_bytes_max: int = Field(default=MIB, ge=KIB, le=3 * MIB)
-    """Bytes in one call to a host; a larger command travels alone. Below the 4 MiB up to which Ray
-    carries arguments inside the call."""
+    """Bytes in one call to a host; a larger command travels alone. A host reads a call whole before
+    the next one of the same edge, so a larger one delays those behind it and takes more memory."""
     transaction_work_max: int = Field(default=1_024, ge=1, le=100_000)
     """Work of one transaction of a host, taken from all waiting calls; 1 is a message of 1 KiB. In
     larger transactions more commands share one disk sync, but all wait for the slowest: 1,024 take

@@ -236,7 +236,7 @@ async def test_an_event_to_withdraw_is_named_by_the_documented_member(mediator: 
         ("POST", "//", "path: is unknown; a slash at its end counts"),
         ("GET", "/health/", "path: is unknown; a slash at its end counts"),
         ("PUT", "/", "method: is not one of Allow"),
-        ("GET", "/ws", "request: upgrades to no WebSocket"),
+        ("GET", "/ws", "request: is not a WebSocket upgrade"),
     ],
 )
 async def test_a_request_that_reaches_no_endpoint_names_its_part_that_is_wrong(

@@ -72,7 +72,7 @@ def test_a_database_whose_placer_did_not_hear_of_an_order_is_named_once_the_othe
         unknown = run("shards", "undrain", "a", "--data-dir", folder)
     assert (drained.code, unknown.code) == (Exit.UNREACHABLE, Exit.USAGE)
     assert "placer of database 1 (1 shards) did not answer" in drained.err
-    assert "a has no shards and identities of the others" in drained.err
+    assert "a is empty as far as the other databases are concerned" in drained.err
     assert "is empty" not in drained.out
     assert "No host is running on a node with this name. The placer of database 1" in unknown.err
 
@@ -98,7 +98,7 @@ def test_a_database_whose_placer_falls_silent_after_an_order_is_named_as_if_it_h
         ran = run("shards", "drain", "a", "--data-dir", data_dir_of(tmp_path, listen))
     assert ran.code == Exit.UNREACHABLE
     assert "placer of database 1 (1 shards) did not answer" in ran.err
-    assert "a has no shards and identities of the others" in ran.err
+    assert "a is empty as far as the other databases are concerned" in ran.err
 
 
 def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
