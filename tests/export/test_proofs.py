@@ -36,7 +36,7 @@ from eventstore.log.tree_head import TreeHead, read_head, sign_head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.proofs import NotConsistent, consistency_in, message_proof
-from eventstore.parquet.tree import CHECKPOINT, TREE
+from eventstore.parquet.tree import CHECKPOINT, TREE, proven_consistency
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -178,9 +178,12 @@ def test_every_head_is_shown_to_be_the_beginning_of_every_later_one(
         consistency_in(f"{target}/nowhere", notes[0], notes[-1], None)
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, -1), (1, -2)])
+@pytest.mark.parametrize(
+    ("old", "new", "outcomes"),
+    [(0, -1, {"not needed", Damage.CHANGED.value}), (1, -2, {Damage.CHANGED.value})],
+)
 def test_a_damaged_tile_is_damage_and_accuses_no_head(
-    sample: SampleExport, old: int, new: int
+    sample: SampleExport, old: int, new: int, outcomes: set[str]
 ) -> None:
     notes = [sample.note_of(sample.head_of(manifest)) for manifest in sample.manifests]
     found = Counter[str]()
@@ -196,7 +199,22 @@ def test_a_damaged_tile_is_damage_and_accuses_no_head(
                     found["not needed"] += 1
                 except ExportDamaged as error:
                     found[error.damage.value] += 1
-    assert found.keys() == {"not needed", Damage.CHANGED.value}
+    assert found.keys() == outcomes
+
+
+def test_what_checks_a_head_by_tiles_that_were_changed_names_them(sample: SampleExport) -> None:
+    """As do a check that continues an earlier one, and an exporter before it signs."""
+    heads = [sample.head_of(manifest) for manifest in sample.manifests]
+    named = 0
+    for path in (path for path in sample.paths if path.startswith(f"{TREE}/tile/")):
+        with sample.tampered():
+            sample.put(path, bytes(len(sample.contents[path])))
+            for old in heads[:-1]:
+                try:
+                    assert proven_consistency(sample.place, old, heads[-1]) is not None
+                except ExportDamaged as error:
+                    named += error.damage is Damage.CHANGED
+    assert named
 
 
 def test_every_head_that_was_ever_signed_is_continued_and_no_other_one_is(
