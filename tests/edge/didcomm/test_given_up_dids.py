@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from http_edge.clients.didcomm import Wallet2
 from http_edge.clients.didcomm.errors import ProblemReported
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
@@ -19,12 +20,19 @@ REQUEST: Final = "coordinate-mediation/3.0/mediate-request"
 QUERY: Final = "coordinate-mediation/3.0/recipient-query"
 
 
+async def rotated(network: WalletNetwork) -> tuple[Wallet2, Wallet2]:
+    """The names of an account: the one that was given up, and the one that replaced it."""
+    old = await connected(network)
+    new = successor(network, old)
+    await say(new, PING, from_prior=moved(old, new))
+    return old, new
+
+
 async def test_a_did_that_was_given_up_leaves_an_invitation_to_others(
     network: WalletNetwork,
 ) -> None:
-    old, once = await connected(network), invitation(single_use=True)
-    new, stranger = successor(network, old), successor(network, old)
-    await say(new, PING, from_prior=moved(old, new))
+    old, new = await rotated(network)
+    stranger, once = successor(network, old), invitation(single_use=True)
     # Of those, the new one has an account, although a mediator that was started has to look.
     await network.mediator.restart()
     for wallet, answer in ((old, "deny"), (new, "grant"), (stranger, "grant")):
@@ -34,9 +42,7 @@ async def test_a_did_that_was_given_up_leaves_an_invitation_to_others(
 async def test_who_spoke_for_an_account_that_has_ended_comes_back_by_an_invitation_for_one_use(
     network: WalletNetwork,
 ) -> None:
-    old = await connected(network)
-    new = successor(network, old)
-    await say(new, PING, from_prior=moved(old, new))
+    _, new = await rotated(network)
     await end(new)
     await network.mediator.restart()
     granted = await say(new, REQUEST, pthid=invitation(single_use=True))
@@ -46,9 +52,7 @@ async def test_who_spoke_for_an_account_that_has_ended_comes_back_by_an_invitati
 async def test_no_answer_to_a_did_that_was_given_up_waits_in_the_queue_of_the_account(
     network: WalletNetwork,
 ) -> None:
-    old = await connected(network)
-    new = successor(network, old)
-    await say(new, PING, from_prior=moved(old, new))
+    old, new = await rotated(network)
     for kind in (QUERY, REQUEST, PING, "unknown/1.0/x"):
         body = packed(old, kind, {"response_requested": True}, return_route="none")
         assert (await network.post(body, content_type=MEDIA_TYPE)).status == 202
