@@ -38,7 +38,8 @@ from http_edge.cli.output import (
 from http_edge.cli.public_key import public_key_option
 from http_edge.cli.running_mediator import RunningMediator, unknown_identity, url_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.mediator_log import keys_of, opened_to_read
 from http_edge.settings.settings import Settings

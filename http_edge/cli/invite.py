@@ -24,8 +24,8 @@ from http_edge.cli.keys import existing_keys, served_url
 from http_edge.cli.output import can_print, json_option, print_json, print_record, write_file
 from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
-from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.didcomm.envelopes.keys import service_key
+from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.protocols.invitations import (
     LABEL_CHARS_MAX,
     Invitations,
@@ -122,7 +122,9 @@ def invite(  # noqa: PLR0913 - one argument for each option
     _check(settings)
     keys = existing_keys(settings)
     base = _public_url(loaded, keys, url)
-    invitations = Invitations(service_key(keys), settings.didcomm.label, f"{base}/didcomm")
+    invitations = Invitations(
+        KeyPair.from_seed(service_seed(keys)), settings.didcomm.label, f"{base}/didcomm"
+    )
     expires_at_s = None if expires is None else system_clock() // 1000 + expires
     invitation = invitations.make(
         single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=new_id

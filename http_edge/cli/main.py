@@ -98,7 +98,7 @@ def poste() -> None:
 
 def explained(error: Exception) -> Stop | None:
     """The explanation of an expected failure for the user; None for a fault of the program."""
-    from http_edge.crypto.mediator_keys import KeyFileRefused  # noqa: PLC0415
+    from http_edge.crypto.private_files import KeyFileRefused  # noqa: PLC0415
     from http_edge.settings.sources import SettingRefused  # noqa: PLC0415
 
     match error:

@@ -6,13 +6,8 @@ another server pose as this one. They never enter the log.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import stat
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -23,14 +18,10 @@ import msgspec
 
 from http_edge.crypto import key_agreement, signatures
 from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.private_files import KeyFileRefused, create_private, read_private
 
 _TOKEN_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-
-
-class KeyFileRefused(ValueError):
-    """The key file cannot be used as it is; the message says what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +53,10 @@ class MediatorKeys:
 
 
 def service_seed(keys: MediatorKeys) -> bytes:
-    """The 32-byte seed of the DIDComm key and of the MACs of invitations.
+    """The 32-byte seed of the MACs of invitations and of the one DIDComm key.
 
-    Derived from the signing seed, so that it outlives restarts and is in every backup of it.
+    That key serves invitations, connections and routing. Derived from
+    the signing seed, so that it outlives restarts and is in every backup of it.
     """
     return blake2b(digest_size=32, key=keys.signing_seed, person=b"poste-didcomm").digest()
 
@@ -149,51 +141,3 @@ def load_operators_token(path: Path) -> str:
             " remove it, and the next start makes one"
         )
     return token
-
-
-def read_private(path: Path) -> bytes:
-    """The content of a file to which only its owner has access.
-
-    Raises:
-        KeyFileRefused: others may read, write or execute the file.
-        OSError: the file cannot be read.
-    """
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & _OTHERS:
-            raise KeyFileRefused(f"{path} is open to others (mode {mode:04o}): chmod 600 {path}")
-        return file.read()
-
-
-def create_private(path: Path, content: bytes) -> None:
-    """Write a file for its owner only, atomically and durably, unless it exists."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link cannot replace the file of a faster process, whose keys may be in use already.
-    with suppress(FileExistsError):
-        _put_private(path, content, os.link)
-
-
-def replace_private(path: Path, content: bytes) -> None:
-    """Write a file for its owner only, atomically and durably, in place of one that exists.
-
-    Raises:
-        OSError: the file cannot be written; one that existed is unchanged.
-    """
-    _put_private(path, content, os.replace)
-
-
-def _put_private(path: Path, content: bytes, put: Callable[[str, Path], None]) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        put(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -69,14 +69,21 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
     settings, sender = request.settings, request.envelope.sender_did
     if b64decode_exactly(payload.requestor_ephemeral_public_key, KEY_BYTES) is None:
         return invalid(f"{_EPHEMERAL_KEY}: is not base64 of {KEY_BYTES} bytes")
-    accepted = contract_profile.open_registration(
+    validator = request.validator
+    opened = contract_profile.open_request(
         payload.encrypted_contract_request,
         payload.requestor_ephemeral_public_key,
-        request.validator.keys,
+        validator.keys.pre_private,
+        request.now_s,
+    )
+    if isinstance(opened, ContractRejection):
+        return _rejected(_REQUEST, opened)
+    accepted = contract_profile.accept_registration(
+        opened,
         settings.mediator_did,
         sender,
-        request.now_s,
-        request.validator.resolver.known,
+        validator.keys.signing_seed,
+        validator.resolver.known,
     )
     if isinstance(accepted, ContractRejection):
         return _rejected(_REQUEST, accepted)

@@ -11,11 +11,11 @@ from aiohttp import hdrs, web
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.delivery.waiting import Waiting
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
-from http_edge.didcomm.envelopes.keys import KeyPair, service_key
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
 from http_edge.didcomm.http_endpoint import DidCommEndpoint, refusal
@@ -81,7 +81,7 @@ def pseudonym(keys: MediatorKeys) -> str:
 
     It reveals only that two messages came through the same mediator.
     """
-    digest = blake2b(service_key(keys).public, digest_size=_PSEUDONYM_BYTES)
+    digest = blake2b(KeyPair.from_seed(service_seed(keys)).public, digest_size=_PSEUDONYM_BYTES)
     return f"poste-{digest.hexdigest()}"
 
 
@@ -94,7 +94,7 @@ def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
 def own_dids_of(settings: Settings, keys: MediatorKeys) -> OwnDids:
     """Return the DIDComm v2 DIDs of the mediator with these settings."""
     return OwnDids(
-        service_key(keys),
+        KeyPair.from_seed(service_seed(keys)),
         own_services(settings.url + PATH),
         web_did=settings.mediator_did,
         # The document of this DID lists Decentrl's pre-key first, and some senders use the first.

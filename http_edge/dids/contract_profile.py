@@ -23,7 +23,6 @@ import msgspec
 from http_edge.crypto import aes_gcm, key_agreement
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
-from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import SIGNATURE_BYTES, sign_object, verify_object
 from http_edge.crypto.strict_json import JsonRefused, parse, rule_of
 from http_edge.dids.document import DidDocument, signing_key_id
@@ -121,24 +120,17 @@ class RegistrationAccepted:
 # ---- the mediator's side
 
 
-def open_registration(  # noqa: PLR0913, PLR0917 - each is a fact of the one command
-    encrypted_request: str,
-    requestor_ephemeral_public_key: str,
-    keys: MediatorKeys,
+def accept_registration(
+    request: ContractRequest,
     mediator_did: str,
     sender_did: str,
-    now_s: float,
-    resolver: Resolve,
+    signing_seed: bytes,
+    resolve: Resolve,
 ) -> RegistrationAccepted | ContractRejection:
-    """Decrypt a registration request, check it and sign it as recipient (DCTRL-0004 8.1).
+    """Check a registration request and sign it as recipient (DCTRL-0004 8.1).
 
     The mediator's ephemeral private key is forgotten here: no command uses the root secret.
     """
-    request = open_request(
-        encrypted_request, requestor_ephemeral_public_key, keys.pre_private, now_s
-    )
-    if isinstance(request, ContractRejection):
-        return request
     if request.requestor_did != sender_did:
         return ContractRejection(f"{CONTRACT}.requestor_did: is not the sender")
     if request.recipient_did != mediator_did:
@@ -147,10 +139,10 @@ def open_registration(  # noqa: PLR0913, PLR0917 - each is a fact of the one com
         return ContractRejection(
             f"{CONTRACT}.recipient_signing_key_id: is not this mediator's signing key"
         )
-    unsigned = _unsigned(request, "requestor", resolver)
+    unsigned = _unsigned(request, "requestor", resolve)
     if unsigned is not None:
         return unsigned
-    signed = accept_request(request, keys.signing_seed, key_agreement.new_key_pair().public)
+    signed = accept_request(request, signing_seed, key_agreement.new_key_pair().public)
     return RegistrationAccepted(signed, _stored(signed, request))
 
 

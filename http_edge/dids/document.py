@@ -1,4 +1,4 @@
-"""DID documents: reads those of others, and writes the mediator's.
+"""DID documents: what is read of them.
 
 Signing keys are read only from ``verificationMethod``, so a pre-key can never verify a signature;
 the pre-key is embedded in ``keyAgreement`` (DCTRL-0004 3.2).
@@ -12,23 +12,13 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
-from http_edge.crypto.encoding import (
-    ED25519_PREFIX,
-    X25519_PREFIX,
-    multibase_decode,
-    multibase_encode,
-)
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_decode
 
 DID_CHARS_MAX: Final = 1024
 """A longer DID does not resolve: the longest did:decentrl has about 900 characters."""
 SIGNING_KEYS_MAX: Final = 16
 """Signing keys that are read from one document; further ones are ignored."""
 _KEY_ID_CHARS_MAX: Final = DID_CHARS_MAX + 256
-_CONTEXT: Final = (
-    "https://www.w3.org/ns/did/v1",
-    "https://w3id.org/security/suites/jws-2020/v1",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +77,3 @@ def _keys(did: str, methods: object, prefix: bytes) -> Iterator[tuple[str, bytes
                     continue
             case _:
                 continue
-
-
-def mediator_document(did: str, url: str, keys: MediatorKeys) -> dict[str, object]:
-    """The mediator's own document (DCTRL-0004 3.2); ``url`` is its HTTP address."""
-    return {
-        "@context": list(_CONTEXT),
-        "id": did,
-        "controller": did,
-        "verificationMethod": [
-            {
-                "id": signing_key_id(did),
-                "type": "Ed25519VerificationKey2020",
-                "controller": did,
-                "publicKeyMultibase": multibase_encode(ED25519_PREFIX, keys.signing_public),
-            }
-        ],
-        "keyAgreement": [
-            {
-                "id": did + "#prekey",
-                "type": "X25519KeyAgreementKey2020",
-                "controller": did,
-                "publicKeyMultibase": multibase_encode(X25519_PREFIX, keys.pre_public),
-            }
-        ],
-        "authentication": [signing_key_id(did)],
-        "service": [
-            {
-                "id": "#mediator-service",
-                "type": "DecentrlMediator",
-                "serviceEndpoint": {"uri": url},
-            }
-        ],
-    }

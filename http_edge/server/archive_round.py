@@ -28,7 +28,8 @@ from eventstore.log.seam import Seam, seam_position, stored_seam
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.advisory_lock import advisory_lock
-from http_edge.crypto.mediator_keys import KeyFileRefused, load
+from http_edge.crypto.mediator_keys import load
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.archive_status import Reporter
 from http_edge.server.child_process import ARCHIVING_AFTER_S, begin_child
 from http_edge.server.exporting import (

@@ -51,8 +51,8 @@ from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids import web
-from http_edge.dids.document import mediator_document
 from http_edge.dids.fetched import Caller, FetchedDids, FetchedMethod, WebLimits
+from http_edge.dids.own_document import mediator_document
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub

@@ -35,7 +35,8 @@ from eventstore.parquet.write.exporter import (
 )
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
-from http_edge.crypto.mediator_keys import KeyFileRefused, load
+from http_edge.crypto.mediator_keys import load
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
 from http_edge.server.log_head import HeadFile

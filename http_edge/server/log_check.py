@@ -30,7 +30,8 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, ended_by
 from http_edge.server.hosts import host_leases, placement_of

@@ -8,7 +8,8 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportRefused
 from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load
+from http_edge.crypto.mediator_keys import MediatorKeys, load
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.settings.settings import Settings
 

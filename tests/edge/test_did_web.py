@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.dids.document import mediator_document
+from http_edge.dids.own_document import mediator_document
 from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, MEDIATOR_DID, Mediator
 from tests.unit.wire.https_host import HttpsHost, https_host

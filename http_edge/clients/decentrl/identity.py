@@ -19,7 +19,7 @@ from http_edge.crypto.aes_gcm import open_sealed, seal
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.key_agreement import KEY_BYTES, new_key_pair
 from http_edge.crypto.key_agreement import public_key as agreement_key
-from http_edge.crypto.mediator_keys import replace_private
+from http_edge.crypto.private_files import replace_private
 from http_edge.crypto.signatures import public_key, sign, sign_object
 from http_edge.dids import decentrl
 from http_edge.dids.document import signing_key_id

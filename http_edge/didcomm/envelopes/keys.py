@@ -23,7 +23,6 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, multibase_decode, multibase_encode
-from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 
 DID_KEY: Final = "did:key:"
 _TEXT_CHARS_MAX: Final = 160
@@ -60,15 +59,6 @@ class KeyPair:
     def new(cls) -> KeyPair:
         """Make a fresh pair from the system's randomness."""
         return cls.from_seed(secrets.token_bytes(KEY_BYTES))
-
-
-def service_key(keys: MediatorKeys) -> KeyPair:
-    """Return the mediator's one DIDComm key, for its invitations, its connections and its routing.
-
-    It is derived from the signing seed, so that it outlives restarts and every backup of the seed
-    includes it.
-    """
-    return KeyPair.from_seed(service_seed(keys))
 
 
 def read_key(text: object) -> bytes | None:

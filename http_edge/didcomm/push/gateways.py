@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from actors.host.clock import Clock, system_clock
-from http_edge.crypto.mediator_keys import KeyFileRefused
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.didcomm.push.fcm import Fcm
 from http_edge.didcomm.push.webhook import Webhook
 from http_edge.settings.settings import Push

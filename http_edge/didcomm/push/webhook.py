@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import hdrs
 
 from actors.host.clock import Clock
-from http_edge.crypto.mediator_keys import KeyFileRefused, read_private
+from http_edge.crypto.private_files import KeyFileRefused, read_private
 from http_edge.didcomm.push.notification import APNS, FCM, TYPE, Notification, PushOutcome
 from http_edge.didcomm.push.service import PushService
 from http_edge.settings.settings import Push

@@ -22,13 +22,14 @@ from http_edge.clients.didcomm import (
     fetch_invitation,
     forward,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, service_key
+from http_edge.crypto.mediator_keys import service_seed
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.edge.identities import Json
 from tests.edge.mediator import KEYS, WAIT_S, Answer, Mediator, Socket
 
-SERVICE: Final = service_key(KEYS)
+SERVICE: Final = KeyPair.from_seed(service_seed(KEYS))
 """The mediator's own key."""
 SENDER: Final = KeyPair.from_seed(b"a" * 32)
 """Alice, who writes and is no agent of this mediator."""

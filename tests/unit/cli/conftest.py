@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from http_edge.cli.main import main
-from http_edge.crypto.mediator_keys import create_private
+from http_edge.crypto.private_files import create_private
 from http_edge.settings.reference import PREFIX
 
 

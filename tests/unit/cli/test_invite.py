@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from actors.host.clock import system_clock
-from http_edge.crypto.mediator_keys import MediatorKeys, load_or_create, new_keys
-from http_edge.didcomm.envelopes.keys import service_key
+from http_edge.crypto.mediator_keys import MediatorKeys, load_or_create, new_keys, service_seed
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.protocols.invitations import PARAMETERS, Invitations, MediatorInvitation
-from http_edge.dids.document import mediator_document
+from http_edge.dids.own_document import mediator_document
 from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Ran, Run, answering
 
@@ -47,7 +47,7 @@ def known(ran: Ran, tmp_path: Path) -> MediatorInvitation:
     assert ran.code == Exit.OK, ran.err
     long, short = re.findall(rf"{URL}/invitation\?\S+?(?=\"|\s)", ran.out)
     parameters = {name: text for name, (text,) in parse_qs(urlsplit(long).query).items()}
-    key = service_key(load_or_create(tmp_path / "data" / "mediator-keys.json"))
+    key = KeyPair.from_seed(service_seed(load_or_create(tmp_path / "data" / "mediator-keys.json")))
     server = Invitations(key, "Poste", f"{URL}/didcomm")
     read = {
         server.read(protocol, parameters[p])

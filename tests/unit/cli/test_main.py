@@ -11,7 +11,8 @@ import pytest
 from eventstore.log.errors import CorruptRow, LogUnavailable, UnsafeLog
 from http_edge.cli import projections_program
 from http_edge.cli.main import SUMMARIES, LazyGroup, explained, poste
-from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.sources import SettingRefused
 from tests.unit.cli.conftest import Run

@@ -17,8 +17,9 @@ from http_edge.clients.decentrl.contracts import resolve
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import verify_object
 from http_edge.crypto.strict_json import parse
-from http_edge.dids.contract_profile import ContractRejection, open_registration
-from http_edge.dids.document import DidDocument, mediator_document, signing_key_id
+from http_edge.dids.contract_profile import ContractRejection, accept_registration, open_request
+from http_edge.dids.document import DidDocument, signing_key_id
+from http_edge.dids.own_document import mediator_document
 
 Json: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[web.Request, Json], web.Response]
@@ -136,14 +137,17 @@ class ScriptedMediator:
         if command["header"]["recipient_did"] != self.did:
             return success(code="REQUESTED")(request, command)
         payload = command["payload"]
-        accepted = open_registration(
+        opened = open_request(
             payload["encrypted_contract_request"],
             payload["requestor_ephemeral_public_key"],
-            self.keys,
-            self.did,
-            command["header"]["sender_did"],
+            self.keys.pre_private,
             0,
-            resolve,
+        )
+        sender, seed = command["header"]["sender_did"], self.keys.signing_seed
+        accepted = (
+            opened
+            if isinstance(opened, ContractRejection)
+            else accept_registration(opened, self.did, sender, seed, resolve)
         )
         if isinstance(accepted, ContractRejection):
             return error("INVALID_COMMAND", 400)(request, command)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from http_edge.crypto.encoding import b64decode
-from http_edge.crypto.mediator_keys import KeyFileRefused
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.settings.settings import Push

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from http_edge.crypto.mediator_keys import KeyFileRefused
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.didcomm.push.gateways import PushGateway, open_gateway
 from http_edge.didcomm.push.notification import Notification, PushOutcome
 from http_edge.settings.settings import Push

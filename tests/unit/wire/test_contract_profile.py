@@ -23,11 +23,11 @@ from http_edge.dids.contract_profile import (
     JsonObject,
     RegistrationAccepted,
     VerifiedContract,
+    accept_registration,
     accept_request,
     contract_id,
     ephemeral_key,
     new_request,
-    open_registration,
     open_request,
     participants,
     root_secret,
@@ -71,7 +71,14 @@ def _register(request: Any, sender: str = ALICE, now_s: float = NOW_S) -> object
     assert secret is not None
     text = request if isinstance(request, bytes) else json.dumps(request).encode()
     sealed = b64encode(aes_gcm.seal(secret, text))
-    return open_registration(sealed, b64encode(pair.public), KEYS, MEDIATOR, sender, now_s, resolve)
+    return _accept(sealed, b64encode(pair.public), sender, now_s)
+
+
+def _accept(sealed: str, key: str, sender: str = ALICE, now_s: float = NOW_S) -> object:
+    opened = open_request(sealed, key, KEYS.pre_private, now_s)
+    if isinstance(opened, ContractRejection):
+        return opened
+    return accept_registration(opened, MEDIATOR, sender, KEYS.signing_seed, resolve)
 
 
 def _registered(request: Any) -> RegistrationAccepted:
@@ -263,15 +270,13 @@ def test_a_request_signed_by_a_key_that_is_not_in_the_document_is_refused() -> N
 )
 def test_a_key_that_gives_no_secret_is_an_invalid_command(key: str) -> None:
     sealed = b64encode(aes_gcm.seal(bytes(32), b"{}"))
-    outcome = open_registration(sealed, key, KEYS, MEDIATOR, ALICE, NOW_S, resolve)
-    assert is_invalid(outcome)
+    assert is_invalid(_accept(sealed, key))
 
 
 @given(st.text() | st.binary().map(b64encode))
 def test_a_text_that_does_not_decrypt_is_an_invalid_command(sealed: str) -> None:
     key = b64encode(key_agreement.new_key_pair().public)
-    outcome = open_registration(sealed, key, KEYS, MEDIATOR, ALICE, NOW_S, resolve)
-    assert is_invalid(outcome)
+    assert is_invalid(_accept(sealed, key))
 
 
 # ---- contracts between identities

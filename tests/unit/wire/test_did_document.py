@@ -7,12 +7,8 @@ import pytest
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids import decentrl
-from http_edge.dids.document import (
-    SIGNING_KEYS_MAX,
-    DidDocument,
-    mediator_document,
-    read_document,
-)
+from http_edge.dids.document import SIGNING_KEYS_MAX, DidDocument, read_document
+from http_edge.dids.own_document import mediator_document
 
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
 DID = "did:web:mediator.example"

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.dids.document import Fetch, mediator_document, read_document
+from http_edge.dids.document import Fetch, read_document
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
+from http_edge.dids.own_document import mediator_document
 from http_edge.dids.web import METHODS, WebDids, document_url
 from tests.unit.test_hang_watch import clock_set_ahead
 from tests.unit.wire.https_host import NAME, Answer, HttpsHost, https_host

@@ -10,16 +10,15 @@ import pytest
 from http_edge.crypto import key_agreement, signatures
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.mediator_keys import (
-    KeyFileRefused,
     MediatorKeys,
     create,
-    create_private,
     load,
     load_operators_token,
     load_or_create,
     new_keys,
     operators_token,
 )
+from http_edge.crypto.private_files import KeyFileRefused, create_private
 
 SEED, PRIVATE = b64encode(bytes(range(32))), b64encode(bytes(range(32, 64)))
 

@@ -8,14 +8,9 @@ import pytest
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dids import decentrl, key
-from http_edge.dids.document import (
-    DID_CHARS_MAX,
-    DidDocument,
-    Fetch,
-    mediator_document,
-    read_document,
-)
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, read_document
 from http_edge.dids.fetched import FetchedDids
+from http_edge.dids.own_document import mediator_document
 from http_edge.dids.resolver import Resolver
 from http_edge.dids.web import METHODS, WebDids
 from tests.kept_memory import bytes_kept, made_up
