@@ -317,7 +317,7 @@ class Host:
         if (claim is not None and shard is None) or (runs and partition is None):
             return Outcome(_NOT_OWNER)
         target = submission.target_did
-        if partition is not None and not self._belongs(transaction, target, partition):
+        if partition is not None and self._drop_if_moved(transaction, target, partition):
             return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._nonces.check(transaction, shard, claim)
@@ -357,15 +357,15 @@ class Host:
             self._new_id(),
             self._secret,
             self._limits.identity,
-            self._registry.leases.of(did),
-            bool(self.sessions.edges_of(did)),
-            self.sessions.live_of(did),
-            self.sessions.implicit_of(did),
-            submission.speaker,
-            cached.listed(self._log),
-            cached.saved(submission.command, self._log),
-            transaction.page_bytes_max,
-            transaction.ahead_ms,
+            leases=self._registry.leases.of(did),
+            listening=bool(self.sessions.edges_of(did)),
+            live=self.sessions.live_of(did),
+            implicit=self.sessions.implicit_of(did),
+            speaker=submission.speaker,
+            listed=cached.listed(self._log),
+            saved=cached.saved(submission.command, self._log),
+            page_bytes_max=transaction.page_bytes_max,
+            ahead_ms=transaction.ahead_ms,
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
@@ -378,25 +378,25 @@ class Host:
         if isinstance(decision, Refusal):
             return Outcome(Refused(decision))
         if decision.events:
-            self._belongs(transaction, did, partition)
+            self._drop_if_moved(transaction, did, partition)
         self._lease(transaction, submission, decision)
         return transaction.outcome(decision, cached)
 
     def _is_known(self, transaction: Transaction, did: str, shard: OwnedPartition) -> bool:
         """Does an identity of this shard have any events here?"""
-        _ = self._belongs(transaction, did, shard)
+        self._drop_if_moved(transaction, did, shard)
         return self.cache.get(did, shard.name, transaction.now_ms).state.version > 0
 
-    def _belongs(self, transaction: Transaction, did: str, partition: OwnedPartition) -> bool:
-        """Does the identity belong to this partition? If not, drop it after the commit."""
+    def _drop_if_moved(self, transaction: Transaction, did: str, owned: OwnedPartition) -> bool:
+        """Drop an identity after the commit if another partition holds it; return whether so."""
         if not self._is_placed:
-            return True
-        state = self.cache.get(did, partition.name, transaction.now_ms).state
-        is_here = bool(state.dedicated_by) == (partition.name == did)
+            return False
+        state = self.cache.get(did, owned.name, transaction.now_ms).state
+        is_here = bool(state.dedicated_by) == (owned.name == did)
         if is_here and self._expected.get(did, 0) <= transaction.now_ms:
-            return True
+            return False
         transaction.misplaced.add(did)
-        return False
+        return True
 
     def _lease(self, transaction: Transaction, submission: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:

@@ -234,9 +234,7 @@ class CommandEndpoint:
             if wait_s is not None and (await self._why_new(submission)) is not None:
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
-            checked, submission = await self._is_registered_first(
-                submission, result.registered_first
-            )
+            checked, submission = await self._check_registered(submission, result.registered_first)
             if not isinstance(checked, Registered):
                 return _refused(checked)
         why_new = await self._why_new(submission) if result.invitation_id else None
@@ -299,10 +297,8 @@ class CommandEndpoint:
             reply = await self._gateway.submit(submission)
         return reply
 
-    async def _is_registered_first(
-        self, submission: Submission, did: str
-    ) -> tuple[Reply, Submission]:
-        """Check that an identity is registered; return the reply and the submission to send next.
+    async def _check_registered(self, submission: Submission, did: str) -> tuple[Reply, Submission]:
+        """Check that an identity is registered; return the reply, and the submission to send next.
 
         The nonce is stored with the command's effect: a refused stranger leaves nothing in the log.
         """

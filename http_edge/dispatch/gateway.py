@@ -124,7 +124,7 @@ class Gateway:
                     return reply
             if ends_at is None:
                 ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-            if not await self._moved(submission, step, ends_at):
+            if not await self._wait_for_another(submission, step, ends_at):
                 return UNAVAILABLE
             submission = self._aimed(submission)
 
@@ -149,25 +149,26 @@ class Gateway:
             return submission
         return msgspec.structs.replace(submission, partition=partition)
 
-    async def _moved(self, submission: Submission, step: _Step, ends_at: float) -> bool:
-        """Wait for another owner; False if the time is up or too many submissions wait."""
+    async def _wait_for_another(self, submission: Submission, step: _Step, ends_at: float) -> bool:
+        """Wait until another host than that of ``step`` is next; return as ``_wait_until``."""
 
         def is_so() -> bool:
             now = self._next_step(self._aimed(submission))
             return (now.host, now.partition) != (step.host, step.partition)
 
-        return await self._changed(is_so, ends_at, asks_again=step.host is not None)
+        return await self._wait_until(is_so, ends_at, asks_again=step.host is not None)
 
-    async def _changed(
+    async def _wait_until(
         self, is_so: Callable[[], bool], ends_at: float, *, asks_again: bool
     ) -> bool:
+        """Return whether to try again: not if the time is up, or if too many wait already."""
         left_s = ends_at - asyncio.get_running_loop().time()
         if left_s <= 0 or self._unrouted >= self._limits.outbox_items_max:
             return False
         self._unrouted += 1
         try:
             wait_s = min(left_s, _ASK_AGAIN_S) if asks_again else left_s
-            return await self.routes.moved(is_so, seconds_max=wait_s)
+            return await self.routes.wait_until(is_so, seconds_max=wait_s)
         finally:
             self._unrouted -= 1
 
@@ -202,7 +203,7 @@ class Gateway:
                 except HostUnavailable:
                     return UNAVAILABLE
             asks_again = host is not None
-            if not await self._changed(another_than(host), ends_at, asks_again=asks_again):
+            if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
                 return UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE

@@ -158,10 +158,11 @@ class Routes:
         since = self._clock_s() - _NOTICED_S_MAX
         return [s for s, (left, at) in self._left.items() if left == host and at >= since]
 
-    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Wait until a change of owners makes ``is_so`` true; False if owners never change.
+    async def wait_until(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until a change of owners makes ``is_so`` true; return whether to look again.
 
-        After ``seconds_max`` the result is True as well: a host may own the partition unnoticed.
+        False if owners never change. True even if ``seconds_max`` have passed without such a
+        change: a host may own the partition unnoticed.
         """
         if not self._has_placer:
             return False

@@ -29,9 +29,9 @@ class NotedRoutes(Routes):
     waits = 0
 
     @override
-    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+    async def wait_until(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
         NotedRoutes.waits += 1
-        return await super().moved(is_so, seconds_max=seconds_max)
+        return await super().wait_until(is_so, seconds_max=seconds_max)
 
 
 class MovingMediator(Mediator):

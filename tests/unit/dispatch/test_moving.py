@@ -58,7 +58,7 @@ def submitted(setting: Setting, number: int = 0, sender: str | None = None) -> a
 
 async def test_who_gives_up_waiting_for_a_table_is_forgotten_and_fails_no_table() -> None:
     _, routes = live()
-    waiting = asyncio.create_task(routes.moved(lambda: False, seconds_max=60))
+    waiting = asyncio.create_task(routes.wait_until(lambda: False, seconds_max=60))
     await asyncio.sleep(0)
     routes.update(table(1, "host-0"))
     for _ in range(3):
@@ -155,7 +155,7 @@ class WatchedRoutes(Routes):
         self.next = table(2, "host-1")
 
     @override
-    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+    async def wait_until(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
         self.waits_s.append(seconds_max)
         self.is_so.append(is_so())
         self.update(self.next)
