@@ -23,20 +23,18 @@ import msgspec
 
 from actors.core.commands import Command, DedicateIdentity, DedicationReason, ReleaseIdentity
 from actors.core.partitioning import dedicated_host_name, identity_of_host
-from actors.core.placement_table import PartitionOwner, PlacementTable
+from actors.core.placement_table import PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
 from actors.core.submissions import Submission
 from actors.host.clock import new_id
 from actors.host.port import (
-    AdoptPartitions,
     EndHost,
     Expect,
     HandOut,
     HostUnavailable,
     IsKnown,
     OwnerPort,
-    ReleasePartitions,
     StartDedicated,
     TakeIn,
 )
@@ -308,8 +306,7 @@ class DedicatedPlaces:
                 async with self._locks[self._shard_of(did)]:
                     placed = await self._leave_shard(did, to)
             else:
-                handover = await self.membership.change(owner.host, ReleasePartitions([did]))
-                del self._owners[did]
+                handover = await self.membership.release(owner.host, [did])
                 await self._adopt(did, to, handover)
                 placed = Placed.DONE
         except HostUnavailable as error:
@@ -326,8 +323,7 @@ class DedicatedPlaces:
         return Placed.DONE
 
     async def _adopt(self, did: str, to: str, handover: bytes | None) -> None:
-        sessions = await self.membership.change(to, AdoptPartitions([did], handover))
-        self._owners[did] = PartitionOwner(to, sessions[did])
+        await self.membership.adopt(to, [did], handover)
         self._returned.pop(did, None)
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
@@ -387,9 +383,9 @@ class DedicatedPlaces:
         sessions start anew.
         """
         returned = ""
-        self._owners.pop(did, None)
+        self.membership.disown([did])
         try:
-            handover = await self.membership.change(host, ReleasePartitions([did]))
+            handover = await self.membership.release(host, [did])
             if to is not None and await to.ask(TakeIn(did, self._shard_of(did), handover)):
                 returned = Handover(handover).ids().get(did, "")
             _LOG.info("an identity is back in its shard")

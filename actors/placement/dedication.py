@@ -120,7 +120,7 @@ class DedicationList:
         self._changes = self._changing = self._looks = 0
         self._is_being_read = False
         self.was_read = False
-        self.known: dict[str, str] = {}
+        self.known: Mapping[str, str] = {}
         """The dedicated identities, each with its reason; empty until the list was read."""
 
     @contextlib.contextmanager
@@ -135,10 +135,8 @@ class DedicationList:
 
     def keep(self, did: str, reason: str) -> None:
         """Note why the log has an identity as dedicated; an empty ``reason``: it has not."""
-        if reason:
-            self.known[did] = reason
-        else:
-            self.known.pop(did, None)
+        others = {one: why for one, why in self.known.items() if one != did}
+        self.known = others | {did: reason} if reason else others
 
     def look_again(self) -> None:
         """Make the list due at once: it may have changed."""

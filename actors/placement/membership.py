@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.host_finder import HostFinder
 from actors.host.port import (
     A,
+    AdoptPartitions,
     HostQuestion,
     HostUnavailable,
     OwnerPort,
@@ -78,7 +79,7 @@ class _Entry(msgspec.Struct):
 
 
 class Membership:
-    """The last report of every host, and the owners of partitions that follow from these."""
+    """The last report of every host, and the owners of partitions by reports and by our moves."""
 
     def __init__(
         self, hosts: Hosts, moving: Container[str], tasks: Tasks, *, silent_s_max: float
@@ -98,8 +99,12 @@ class Membership:
         self._entries: dict[str, _Entry] = {}
         self._draining: dict[str, HostHoldings] = {}
         self._now_s = 0.0
-        self.owners: dict[str, PartitionOwner] = {}
-        """The owners of partitions, as the hosts report; for a moving one the mover sets it."""
+        self._owners: dict[str, PartitionOwner] = {}
+
+    @property
+    def owners(self) -> Mapping[str, PartitionOwner]:
+        """The owner of each partition: as the hosts report, and of a moving one by its moves."""
+        return self._owners
 
     async def ask(self, now_s: float) -> None:
         """Find the hosts, ask each for its holdings, and note which have been silent too long.
@@ -122,7 +127,7 @@ class Membership:
             await asyncio.wait(queries, timeout=_ANSWER_S)
         for entry in self._entries.values():
             entry.is_silent = now_s - entry.answered_s > self._silent_s_max
-        self._disown(lambda _, owner: not self.lives(owner.host))
+        self._disown_if(lambda _, owner: not self.lives(owner.host))
 
     def living(self) -> list[HostHoldings]:
         """The last holdings of each host that has answered and is not given up."""
@@ -148,7 +153,7 @@ class Membership:
         return all(entry.holdings or entry.is_silent for entry in self._entries.values())
 
     def port(self, name: str) -> OwnerPort:
-        """The port of a host, for questions that do not change its holdings; else see ``change``.
+        """The port of a host, for questions that do not change its holdings.
 
         Raises:
             HostUnavailable: there is no such host any more.
@@ -158,11 +163,34 @@ class Membership:
             raise HostUnavailable(name)
         return entry.port
 
-    async def change(self, name: str, question: HostQuestion[A]) -> A:
-        """Ask a host to change its holdings; holdings that it reports before the end are ignored.
+    async def release(self, name: str, partitions: Sequence[str]) -> bytes:
+        """Have a host give up moving partitions; return the handover for their next owner.
+
+        Raises:
+            HostUnavailable: there is no such host any more, or it did not answer; it stays owner.
+        """
+        handover = await self._change(name, ReleasePartitions([*partitions]))
+        self.disown(partitions)
+        return handover
+
+    async def adopt(self, name: str, partitions: Sequence[str], handover: bytes | None) -> None:
+        """Have a host own moving partitions, with what the handover holds, if there is one.
 
         Raises:
             HostUnavailable: there is no such host any more, or it did not answer.
+        """
+        sessions = await self._change(name, AdoptPartitions([*partitions], handover))
+        self._owners |= {one: PartitionOwner(name, sessions[one]) for one in partitions}
+
+    def disown(self, partitions: Sequence[str]) -> None:
+        """Note that moving partitions have no owner now."""
+        for partition in partitions:
+            self._owners.pop(partition, None)
+
+    async def _change(self, name: str, question: HostQuestion[A]) -> A:
+        """Ask a host to change its holdings; holdings that it reports before the end are ignored.
+
+        Raises: HostUnavailable.
         """
         self._stepped(name)
         try:
@@ -183,7 +211,7 @@ class Membership:
         names = [host.name for host in self.living() if host.node == node]
         if not draining:
             self._draining = {n: said for n, said in self._draining.items() if said.node != node}
-        await asyncio.gather(*[self.change(name, SetDraining(draining)) for name in names])
+        await asyncio.gather(*[self._change(name, SetDraining(draining)) for name in names])
         for entry in self._entries.values():
             if entry.holdings is not None and entry.holdings.name in names:
                 self._keep(entry, msgspec.structs.replace(entry.holdings, draining=draining))
@@ -215,14 +243,14 @@ class Membership:
     def _take(self, holdings: HostHoldings) -> None:
         """Take over the partitions that a host reports, and release those that others own now."""
         name = holdings.name
-        self._disown(lambda partition, o: o.host == name and partition not in holdings.shards)
+        self._disown_if(lambda partition, o: o.host == name and partition not in holdings.shards)
         strays = []
         for partition, sessions in holdings.shards.items():
-            owner = self.owners.get(partition)
+            owner = self._owners.get(partition)
             if partition in self._moving:
                 continue
             if owner is None or owner.host == name or not self.lives(owner.host):
-                self.owners[partition] = PartitionOwner(name, sessions)
+                self._owners[partition] = PartitionOwner(name, sessions)
             else:
                 strays.append(partition)
         if strays:
@@ -230,12 +258,10 @@ class Membership:
             _LOG.warning("a host still claims %d partitions that it has lost", len(strays))
             _ = self._tasks.run(self._take_from(name, strays))
 
-    def _disown(self, is_lost: Callable[[str, PartitionOwner], bool]) -> None:
-        for partition, owner in list(self.owners.items()):
-            if partition not in self._moving and is_lost(partition, owner):
-                del self.owners[partition]
+    def _disown_if(self, is_lost: Callable[[str, PartitionOwner], bool]) -> None:
+        self.disown([p for p, o in self._owners.items() if p not in self._moving and is_lost(p, o)])
 
     async def _take_from(self, name: str, strays: list[str]) -> None:
         """Tell a host that it no longer owns these partitions, as the log says already."""
         with contextlib.suppress(HostUnavailable):
-            await self.change(name, ReleasePartitions(strays))
+            await self._change(name, ReleasePartitions(strays))

@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from actors.core.placement_table import PartitionOwner, PlacementTable
-from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
+from actors.core.placement_table import PlacementTable
+from actors.host.port import HostUnavailable
 from actors.placement.assignment import Move, assign
 from actors.placement.dedicated_places import DedicatedPlaces
 from actors.placement.dedication import DedicationRules
@@ -215,13 +215,8 @@ class Placer:
                 if frm is not None:
                     for shard in shards:
                         await turns.enter_async_context(self._locks[shard])
-                    handover = await self._membership.change(frm, ReleasePartitions([*shards]))
-                    for shard in shards:
-                        self._owners.pop(shard, None)
-                sessions = await self._membership.change(to, AdoptPartitions([*shards], handover))
-                self._owners.update(
-                    (shard, PartitionOwner(to, sessions[shard])) for shard in shards
-                )
+                    handover = await self._membership.release(frm, shards)
+                await self._membership.adopt(to, shards, handover)
             _LOG.info("moved %s from %s to %s", ", ".join(shards), frm or "no host", to)
         except HostUnavailable as error:
             _LOG.warning("could not move %s from %s to %s: %s", ", ".join(shards), frm, to, error)
@@ -242,7 +237,7 @@ class Placer:
             if shard in self._moving and self._moving[shard].frm == owner.host
         }
         hosts = {host.name: host.node for host in self._membership.living()}
-        table = PlacementTable(self._table.version, moving | self._owners, hosts)
+        table = PlacementTable(self._table.version, {**moving, **self._owners}, hosts)
         table = self.dedicated.shown_in(table)
         if table != self._table:
             self._table = msgspec.structs.replace(table, version=table.version + 1)
