@@ -80,8 +80,9 @@ class Limits(Section):
     INVALID_COMMAND, never cut short; the client has to ask for a smaller page_size. Holds ten of
     the largest messages, page_size_default, and a hundred of the largest public events."""
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
-    """Reads of saved and public events in progress in one edge process; further reads wait. Each
-    may be a page of page_bytes_max, and a host serves two at once."""
+    """Reads of saved and public events, and of large pages of messages, in progress in one edge
+    process; further reads wait. Each may be a page of page_bytes_max, and a host serves two at
+    once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
     beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
@@ -124,10 +125,10 @@ class Limits(Section):
     wait; also in one UPDATE_EVENT_TAGS, which stores sixteen per transaction: a quota or a full
     disk can refuse only the first of these."""
     saved_event_bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
-    """Payload of one saved event. Keeps a page of page_size_max below 128 MiB."""
+    """Payload of one saved event. page_bytes_max holds a hundred of the largest."""
     contract_bytes_max: int = Field(default=16 * KIB, ge=4 * KIB, le=MIB)
     """One signed contract, as canonical JSON. The two DIDs, keys and signatures need 2 KiB; one
-    page holds page_size_max of them."""
+    page holds page_size_max of that size."""
     contract_request_bytes_max: int = Field(default=32 * KIB, ge=4 * KIB, le=MIB)
     """One encrypted contract request: a contract in base64. Bounded because strangers may send
     these."""
@@ -186,10 +187,11 @@ class Limits(Section):
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
     less than a second of work."""
     outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
-    """Items that wait for one host. Twice commands_in_flight_max, so that the sessions of sockets
-    fit too."""
+    """Items that wait for one host, and those that wait for any shard's owner. Twice
+    commands_in_flight_max, so that the sessions of sockets fit too."""
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
-    """Items in one call to a host, hence in one transaction."""
+    """Items in one call to a host, which answers them together. One transaction may take several
+    calls, or a part of one."""
     batch_bytes_max: int = Field(default=MIB, ge=KIB, le=3 * MIB)
     """Bytes in one call to a host; a larger command travels alone. A host reads a call whole before
     the next one of the same edge, so a larger one delays those behind it and takes more memory."""
@@ -230,14 +232,14 @@ class Limits(Section):
     planned move takes a fraction of a second; the start of a host or the loss of a node takes
     several seconds."""
     dedicated_max: int = Field(default=64, ge=0, le=4_096)
-    """Identities of a cluster that may have a dedicated host, which is a process of 60 MB. Each of
-    several databases may have its even part of them; if that is no whole number, the first ones
-    have one more. 0 for none; fewer than there are databases are refused."""
+    """Identities that may have a dedicated host, which is a process of 60 MB. Each of several
+    databases may have its even part of them; if that is no whole number, the first ones have one
+    more. 0 for none; fewer than there are databases are refused."""
     dedicate_above_commands_per_s: float = Field(default=0, ge=0)
-    """An identity of a cluster that gets more commands than this for some seconds gets a dedicated
-    host. 0 disables this: any client that may write to an identity can make it busy, so the
-    operator has to decide whether strangers can start processes. A host handles some thousand
-    commands a second."""
+    """An identity that gets more commands than this for some seconds gets a dedicated host, in a
+    cluster or where dedicated_dids is set; with placement dedicated any command is enough. 0
+    disables this: any client that may write to an identity can make it busy, so the operator has to
+    decide whether strangers can start processes. A host handles some thousand commands a second."""
     dedicated_quiet_s: float = Field(default=60, ge=10, le=86_400)
     """An identity that got its dedicated host because of its load returns to its shard when it has
     had less than a quarter of dedicate_above_commands_per_s for this long. It then stays in the

@@ -309,14 +309,15 @@ class Outbound(Section):
     timeout_s: float = Field(default=10, gt=0, le=120)
     """Time for one delivery, from the DNS look-up to the status of the answer."""
     retry_s_min: float = Field(default=0.5, gt=0, le=60)
-    """Wait after the first failure; it doubles up to retry_s_max."""
+    """Longest wait after the first failure; it doubles up to retry_s_max. A wait is at least half
+    as long, and differs between agents, so that they do not try again together."""
     retry_s_max: float = Field(default=300, gt=0, le=86_400)
     """Longest wait between two attempts; a message from the agent ends it. Messages stay queued
     until they are accepted. Each attempt writes a few rows to the log, so endpoints that are gone
     for good must not be tried often."""
     in_flight_max: int = Field(default=64, ge=1, le=10_000)
     """Deliveries in progress at once in one edge process, besides in_flight_slow_max. Each holds at
-    most a MiB of messages."""
+    most a MiB of messages, or one larger message."""
     in_flight_new_max: int = Field(default=32, ge=1, le=10_000)
     """Part of in_flight_max for endpoints that have not yet answered quickly. The rest is for those
     that have: if strangers name many endpoints, these delay only each other."""
