@@ -1,4 +1,4 @@
-"""The wall clock and new ids: what decides on the time, or names something, is handed both."""
+"""The wall clock, the time since the machine started, new ids and secrets."""
 
 from __future__ import annotations
 
