@@ -1,4 +1,4 @@
-"""Queries of the whole log: each asks one host of each database and joins the answers."""
+"""The whole log from its databases: queries of one host of each, and sums of their figures."""
 
 from __future__ import annotations
 

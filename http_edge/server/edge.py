@@ -361,10 +361,6 @@ class Edge:
             _LOG.warning("lost the sessions of %s", shards or f"{len(lost)} identities")
             self._hub.close_sessions_of(lost)
 
-    def placer_answered(self) -> None:
-        """Note that the placer has answered."""
-        self._gateway.routes.placer_answered()
-
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task that belongs to no request; the edge cancels it when it stops."""
         task = asyncio.get_running_loop().create_task(work, context=Context())

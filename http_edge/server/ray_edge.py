@@ -116,7 +116,7 @@ class RayEdge:
         while True:
             try:
                 table = await placer.table(version)
-                edge.placer_answered()
+                self._routes.placer_answered()
                 if table.version != version:
                     version = table.version
                     edge.take_table(self._with_others(database, table))
