@@ -22,7 +22,7 @@ from actors.archive.leaving_rows import LEAVING
 from actors.archive.same_rows import is_same
 from eventstore.log.codec import decode_or_none
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     AnyMessageQueued,
     AnyMessagesRemoved,
@@ -54,7 +54,7 @@ _FIRST: Final = 1
 
 
 def check_archive(
-    log: EventLog,
+    log: LogReader,
     place: ExportPlace,
     seam: Seam,
     key: PublicKey,
@@ -145,7 +145,7 @@ def _heads_within(
 
 
 def _rows_that_differ(
-    log: EventLog, place: ExportPlace, catalog: Catalog, seam: Seam
+    log: LogReader, place: ExportPlace, catalog: Catalog, seam: Seam
 ) -> Iterator[ExportFinding]:
     """Compare the rows before the seam with the archive: one finding for each section of it.
 
@@ -214,7 +214,7 @@ class _Waiting:
             for message_id in event.message_ids:
                 self._rows.pop((row.stream, message_id), None)
 
-    def not_removed_in(self, log: EventLog) -> Sequence[LogRow]:
+    def not_removed_in(self, log: LogReader) -> Sequence[LogRow]:
         """The messages that no row removed: neither one that was taken nor one of the log."""
         for stream in {stream for stream, _ in self._rows}:
             removed = log.stream_rows(UUID(bytes=stream), topics=_REMOVED)

@@ -26,7 +26,7 @@ from actors.core.identity import FOLD, Identity
 from actors.host.clock import Clock, system_clock
 from actors.host.state_cache import snapshot_of
 from eventstore.log.errors import RowsStay
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import EventLog, LogReader, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import Seam, Sum, row_entry, sign_seam, state_entry
@@ -127,7 +127,7 @@ def beginning_of(
     return Beginning(sign_seam(seam, key.sign), kept)
 
 
-def _outdated(log: EventLog) -> Iterator[tuple[UUID, Snapshot]]:
+def _outdated(log: LogReader) -> Iterator[tuple[UUID, Snapshot]]:
     """The states of another layout; damaged ones are skipped, for a check to find them."""
     for stream, state in log.archived_states():
         if state is not None and state.fold != FOLD:

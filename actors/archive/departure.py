@@ -20,7 +20,7 @@ from actors.core.limits import TIMESTAMP_WINDOW_MS_MAX
 from actors.host.clock import Clock
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow, RowsStay, TurnLost
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
@@ -99,7 +99,7 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
 
 
 @contextmanager
-def _turn(log: EventLog, writer: SeamWriter) -> Iterator[None]:
+def _turn(log: LogReader, writer: SeamWriter) -> Iterator[None]:
     """Distinguish damaged rows from rows that another process let leave meanwhile.
 
     Raises:

@@ -36,7 +36,7 @@ from actors.host.owned_partition import is_too_old
 from actors.host.state_cache import snapshot_of, state_at
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     AccountExpired,
@@ -78,7 +78,7 @@ class Leaving(NamedTuple):
     states: list[NewState]
 
 
-def leaving_with(log: EventLog, section: Section, window_ms: int) -> Leaving:
+def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     """Find the rows that leave the log when the seam moves to the end of a section.
 
     Seals stay that are needed under ``window_ms``, the widest timestamp window of the settings.
@@ -100,7 +100,7 @@ def leaving_with(log: EventLog, section: Section, window_ms: int) -> Leaving:
     return leaving
 
 
-def _add_identity(log: EventLog, stream: UUID, version: int, until: int, leaving: Leaving) -> None:
+def _add_identity(log: LogReader, stream: UUID, version: int, until: int, leaving: Leaving) -> None:
     old = log.load_archived_state(stream)
     state = state_at(log, stream, version)
     stays = {_FIRST, state.version, *_referred_to(state)}
@@ -117,7 +117,7 @@ def _add_identity(log: EventLog, stream: UUID, version: int, until: int, leaving
         leaving.states.append(NewState(stream, snapshot_of(state), old))
 
 
-def _seals(log: EventLog, name: str, head: Head, window_ms: int) -> list[LogRow]:
+def _seals(log: LogReader, name: str, head: Head, window_ms: int) -> list[LogRow]:
     """The seals of a partition that leave: neither its first one nor ``head``, the newest.
 
     Seals that ``actors.host.owned_partition.load`` reads stay too: those that may hold a nonce in

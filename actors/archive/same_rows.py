@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import RowsStay
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.faults import Head
 from eventstore.log.redaction import redacted_state
@@ -40,7 +40,7 @@ class Section(NamedTuple):
 
 
 def same_sections(
-    log: EventLog,
+    log: LogReader,
     place: ExportPlace,
     catalog: Catalog,
     seam: Seam,
@@ -103,7 +103,7 @@ def _checked(
 
 
 def _same_rows(
-    log: EventLog, place: ExportPlace, manifest: Manifest, after: int
+    log: LogReader, place: ExportPlace, manifest: Manifest, after: int
 ) -> Iterator[LogRow]:
     """The rows of a manifest after a position, which are the same in log and archive.
 

@@ -17,7 +17,7 @@ from typing import Final
 from actors.host.clock import Clock, uptime_s
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.log.events import SEAL_TOPIC
 
 _LOG = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class ClockSteps:
             _LOG.warning("the clock of this machine was set back by %s s", round(-ahead_ms / 1000))
 
 
-def newest_ms(log: EventLog) -> int | None:
+def newest_ms(log: LogReader) -> int | None:
     """When the newest record of a log was made, in Unix milliseconds; None if that is unknown.
 
     Seals do not count: after a clock that was ahead their times stay there until it has caught up.

@@ -18,7 +18,7 @@ from actors.core.nonces import BUCKET_MS
 from actors.host.host import Host
 from actors.host.state_cache import read_identity
 from eventstore.log.errors import CorruptRow, UnknownTopic
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.log.streams import identity_stream
 
 _AT_ONCE: Final = 32
@@ -107,7 +107,7 @@ InspectionAnswer: TypeAlias = StatesDescribed | CachedIdentities | NoncesHeld | 
 class Inspector:
     """Answers questions about one host; called on any thread but the writer's."""
 
-    def __init__(self, host: Host, log: EventLog, on_writer: OnWriter[InspectionAnswer]) -> None:
+    def __init__(self, host: Host, log: LogReader, on_writer: OnWriter[InspectionAnswer]) -> None:
         """An inspector of ``host``, which only ``on_writer`` may touch."""
         self._host = host
         self._log = log

@@ -12,8 +12,8 @@ from typing import Final
 from eventsourcing.persistence import StoredEvent
 
 from actors.host.clock import Clock
+from eventstore.log.batch import batch_bytes
 from eventstore.log.errors import LogError, LogUnavailable, NoRoom
-from eventstore.log.event_log import batch_bytes
 from eventstore.log.events import Event
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from actors.core.nonces import NonceWindow
 from eventstore.log import seal
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import LogReader, Snapshot
 from eventstore.log.events import BatchSealed, Event
 from eventstore.log.streams import partition_stream
 
@@ -112,7 +112,7 @@ def is_too_old(sealed: BatchSealed, newest_ms: int, window_ms: int) -> bool:
     return sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms
 
 
-def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedPartition:
+def load(log: LogReader, name: str, *, now_ms: int, window_ms: int) -> OwnedPartition:
     """Read a partition's newest seal and the recent nonces from the log.
 
     Nonces are recent at the time of the newest seal or at ``now_ms`` (Unix milliseconds), whichever
@@ -160,7 +160,7 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedParti
     return partition or OwnedPartition(name, None, 0)
 
 
-def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _Nonces]:
+def _known_nonces(log: LogReader, stream: UUID, window_ms: int) -> tuple[int, _Nonces]:
     """The version of the newest usable snapshot, and its nonces.
 
     One by a clock that was ahead lacks nonces that are in force.
@@ -177,14 +177,14 @@ def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _No
     return (snapshot.version, nonces) if nonces.window_ms >= window_ms else none
 
 
-def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
+def newest_seal(log: LogReader, name: str) -> BatchSealed | None:
     """The newest seal of a partition, which shows who owns it now."""
     for _, sealed in _seals_newest_first(log, partition_stream(name)):
         return sealed
     return None
 
 
-def log_losses(log: EventLog, owned: Iterable[OwnedPartition], *, unconfirmed: int) -> None:
+def log_losses(log: LogReader, owned: Iterable[OwnedPartition], *, unconfirmed: int) -> None:
     """Log an error for each partition of which a seal that its owner has confirmed is not there.
 
     The last ``unconfirmed`` seals of each may be missing.
@@ -205,7 +205,7 @@ def log_losses(log: EventLog, owned: Iterable[OwnedPartition], *, unconfirmed: i
         )
 
 
-def is_newest(log: EventLog, partition: OwnedPartition) -> bool:
+def is_newest(log: LogReader, partition: OwnedPartition) -> bool:
     """Does the stream of a partition end where its owner believes?
 
     Another owner's claim would follow there, and a database server may have lost the end in a
@@ -215,14 +215,14 @@ def is_newest(log: EventLog, partition: OwnedPartition) -> bool:
     return [row.originator_version for row in rows] == [partition.version]
 
 
-def is_sealed(log: EventLog, partition: OwnedPartition) -> bool:
+def is_sealed(log: LogReader, partition: OwnedPartition) -> bool:
     """Is the newest seal that this owner has made in the log?"""
     rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)
     sealed = [decode(row.topic, row.state) for row in rows]
     return any(isinstance(s, BatchSealed) and s.digest == partition.digest for s in sealed)
 
 
-def _seals_newest_first(log: EventLog, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:
+def _seals_newest_first(log: LogReader, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:
     before: int | None = None
     while True:
         rows = log.read_stream(stream, before=before, limit=_SEALS_PER_READ, newest_first=True)

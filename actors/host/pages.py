@@ -44,7 +44,7 @@ from eventstore.log.codec import decode_whole
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnavailable
 from eventstore.log.event_contents import content_of, erased_by
-from eventstore.log.event_log import EventLog, StoredRecord
+from eventstore.log.event_log import LogReader, StoredRecord
 from eventstore.log.events import (
     AnyContractRequested,
     AnyMessageQueued,
@@ -62,7 +62,7 @@ class _Records:
 
     def __init__(
         self,
-        log: EventLog,
+        log: LogReader,
         stream: UUID,
         missing: set[int],
         known: Mapping[int, Event | StoredRecord],
@@ -97,7 +97,9 @@ class _Records:
         return events
 
 
-def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[int]) -> MessagesPage:
+def read_messages(
+    log: LogReader, stream: UUID, where: WaitingAt, missing: set[int]
+) -> MessagesPage:
     """Read a page of waiting messages; ``missing`` gets the versions that have no content.
 
     The page is the rest of it: other commands may have removed messages since it was decided.
@@ -134,7 +136,7 @@ def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
 class PageReader:
     """Fills the pages that commands of a transaction have asked for."""
 
-    def __init__(self, log: EventLog, *, bytes_max: int) -> None:
+    def __init__(self, log: LogReader, *, bytes_max: int) -> None:
         """A reader of at most ``bytes_max`` of pages per transaction, but at least one page."""
         self._log = log
         self._bytes_max = bytes_max

@@ -41,7 +41,7 @@ from actors.core.message_queue import lost
 from actors.core.retention import due_times, lapsed
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow, LogError, UnknownTopic
-from eventstore.log.event_log import Changed, EventLog, Listed, QueueDepth, Snapshot
+from eventstore.log.event_log import Changed, EventLog, Listed, LogReader, QueueDepth, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     Event,
@@ -325,7 +325,7 @@ def snapshot_of(state: Identity) -> Snapshot:
     return Snapshot(state.version, FOLD, to_snapshot(state))
 
 
-def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
+def read_identity(log: LogReader, stream: UUID) -> tuple[Identity, int]:
     """Read an identity from its snapshot and the events after it, with the snapshot's version.
 
     If rows after the snapshot have left for the archive, the archived state that stands for them
@@ -341,7 +341,9 @@ def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
     return followed, snapshot_version if followed is state else 0
 
 
-def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UUID, Identity, int]]:
+def read_identities(
+    log: LogReader, streams: Sequence[UUID]
+) -> Iterator[tuple[UUID, Identity, int]]:
     """``read_identity`` for many streams with two queries; streams that need more are left out.
 
     Raises:
@@ -359,7 +361,7 @@ def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UU
                 yield stream, state, versions[stream]
 
 
-def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
+def state_at(log: LogReader, stream: UUID, version: int) -> Identity:
     """The identity at a version, or at a later one if rows up to that have left.
 
     This trusts no snapshot, only the archived state that stands for rows that have left. Raises as
@@ -377,7 +379,7 @@ def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
     return state
 
 
-def _followed(log: EventLog, stream: UUID, state: Identity, until: int | None = None) -> Identity:
+def _followed(log: LogReader, stream: UUID, state: Identity, until: int | None = None) -> Identity:
     """Apply the rows that follow a state, all or up to a version."""
     before = None if until is None else until + 1
     while True:
@@ -398,7 +400,7 @@ def _following(rows: Sequence[StoredEvent], version: int) -> Sequence[StoredEven
     return rows
 
 
-def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> Identity:
+def _behind_gap(log: LogReader, stream: UUID, version: int, row: StoredEvent) -> Identity:
     """The archived state that stands for the rows missing before this one."""
     archived = _state_of(log.load_archived_state(stream))
     if archived.version <= version:
@@ -406,7 +408,7 @@ def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> 
     return archived
 
 
-def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
+def wrong_snapshots(log: LogReader) -> Iterator[UUID]:
     """The streams whose snapshot was changed, or differs from the fold of their events.
 
     Only the digest is checked for snapshots of nonces or of other layouts, for snapshots older than
@@ -420,7 +422,7 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
     yield from (stream for stream, state in log.archived_states() if state is None)
 
 
-def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:
+def _is_fold(log: LogReader, stream: UUID, snapshot: Snapshot) -> bool:
     first = log.read_stream(stream, limit=1)
     if not first or first[0].topic == SEAL_TOPIC:
         return bool(first)

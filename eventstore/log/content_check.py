@@ -16,7 +16,7 @@ from uuid import UUID
 
 from eventstore.log.codec import decode_or_none
 from eventstore.log.event_contents import ERASING, content_of
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding, finding
 
@@ -29,7 +29,7 @@ _PAGE_BYTES: Final = 8 * 1024 * 1024
 class ContentCheck:
     """One pass over the rows of a log, from the first."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: LogReader) -> None:
         """Prepare the check of a log; others may append to it meanwhile."""
         self._log = log
         self._contents: dict[int, bytes] = {}

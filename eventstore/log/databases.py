@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.log.errors import WrongDatabase
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.streams import partition_stream
 
 COUNT: Final = "databases"
@@ -58,13 +58,13 @@ def agree(logs: Mapping[int, EventLog], shards: Sequence[Collection[str]], *, ne
                 raise WrongDatabase(place, meaning.format(fixed, value))
 
 
-def _alone(log: EventLog) -> None:
+def _alone(log: LogReader) -> None:
     count = log.settings().get(COUNT)
     if count is not None:
         raise WrongDatabase(0, f"one of {count} databases of a log, not the only one")
 
 
-def _holds_no_other(log: EventLog, place: int, others: Collection[str]) -> None:
+def _holds_no_other(log: LogReader, place: int, others: Collection[str]) -> None:
     """Refuse shards of the other databases, which a log that was in one database has."""
     for shard in others:
         if log.read_stream(partition_stream(shard), limit=1):

@@ -19,7 +19,7 @@ import msgspec
 
 from eventstore.log.codec import decode
 from eventstore.log.event_contents import CONTENT_FIELDS, ERASING
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     Event,
@@ -85,7 +85,7 @@ class _Erasure(NamedTuple):
     gone: set[int]
 
 
-def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
+def erasure_of(log: LogReader, stream: UUID, key: PublicKey) -> ErasureReceipt:
     """Make the receipt of the newest erasure of an identity that has ended.
 
     The log says which mediator it belongs to, whatever the settings say.
@@ -102,7 +102,7 @@ def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
 
 
 def _made(
-    log: EventLog,
+    log: LogReader,
     stream: UUID,
     key: PublicKey,
     rows: Sequence[LogRow],
@@ -160,7 +160,7 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
     return receipt
 
 
-def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int:
+def check_receipt(log: LogReader, receipt: ErasureReceipt, key: PublicKey) -> int:
     """Compare a receipt with the log: it has the same erasure, and no content from before it.
 
     Returns:
@@ -191,14 +191,14 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int
     return left
 
 
-def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
+def _rows(log: LogReader, stream: UUID) -> Sequence[LogRow]:
     """The rows of a stream that a receipt is made of, as far as they are in the log."""
     topics = _STEPS | _CONTENT_BY_TOPIC.keys()
     return log.stream_rows(stream, topics=sorted(topics))
 
 
 def _positions_left(
-    log: EventLog, rows: Iterable[LogRow], erasure: _Erasure, receipt: ErasureReceipt
+    log: LogReader, rows: Iterable[LogRow], erasure: _Erasure, receipt: ErasureReceipt
 ) -> int:
     """Compare a receipt with the rows that remain; return how many of its positions have left.
 

@@ -7,7 +7,6 @@ that must not wait call them from a thread of their own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -16,9 +15,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification, StoredEvent
 
-from eventstore.log.errors import AppendRefused
-from eventstore.log.event_contents import content_of
-from eventstore.log.events import Event, EventSaved, PublicEventPublished, Seconds
+from eventstore.log.events import Event, Seconds
 
 BYTES_ANY: Final = 2**62
 """As ``bytes_max``: any number of bytes."""
@@ -114,7 +111,8 @@ class QueueDepth(msgspec.Struct, frozen=True):
     """The size of one identity's queue; ``oldest_at_ms`` is None for an empty queue.
 
     ``outbound``: the identity has an endpoint that its messages are sent to. The search for due
-    work (``actors.core.retention``) goes by the later times, in Unix ms; None: nothing gets due.
+    work (``actors.core.retention``) goes by the later times, in Unix ms; None if
+    nothing can become due.
     """
 
     stream: UUID
@@ -133,7 +131,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
 
 
 class Listed(Enum):
-    """Whether an owner's saved events are on lists, and whether other lists lie among these."""
+    """Whether an owner's saved events are on lists, and whether others share that key range."""
 
     NOT = "not"
     APART = "apart"
@@ -261,25 +259,14 @@ class Departure(NamedTuple):
     states: Sequence[tuple[UUID, Snapshot]] = ()
 
 
-class EventLog(Protocol):
-    """An append-only log with its read models and its snapshot cache."""
+class LogReader(Protocol):
+    """What reads a log: its rows with their contents, the states made of rows, the constants.
 
-    def append(
-        self,
-        rows: Sequence[StoredEvent],
-        events: Sequence[Event],
-        depths: Sequence[QueueDepth] = (),
-    ) -> None:
-        """Store all rows and bring the read models up to date, in one transaction.
+    A check, an export or a look-up needs no more, and so cannot write to the log.
+    """
 
-        ``events[i]`` is the decoded form of ``rows[i]``, with its content if it has one. The
-        transaction stores these contents beside the rows, and erases the contents that the events
-        say are no longer needed. ``depths`` are the queues after these events.
-        Returns only when the transaction is durable. The rows of one call get consecutive
-        positions in the order given.
-
-        Raises: AppendConflict, AppendUnknown, AppendRefused.
-        """
+    def position(self) -> int:
+        """The position of the newest row; 0 for an empty log."""
 
     def read_stream(
         self,
@@ -292,6 +279,11 @@ class EventLog(Protocol):
     ) -> Sequence[StoredEvent]:
         """Rows of a stream with ``after < version < before``. Versions start at 1."""
 
+    def read_streams(
+        self, after: Mapping[UUID, int], *, limit: int
+    ) -> dict[UUID, list[StoredEvent]]:
+        """For each stream the rows after its version in ``after``, in order, at most ``limit``."""
+
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         """The rows of a stream at these versions, by version; a missing version is left out."""
 
@@ -300,13 +292,10 @@ class EventLog(Protocol):
     ) -> dict[UUID, dict[int, StoredRecord]]:
         """Read rows of several streams as ``read_versions`` does, with their contents."""
 
-    def read_contents(
-        self, *, after: int, until: int, bytes_max: int = BYTES_ANY
-    ) -> dict[int, bytes]:
-        """Stored contents by the position of their row, for ``after < position <= until``.
-
-        The last one is the first with which they are ``bytes_max`` bytes or more.
-        """
+    def stream_rows(
+        self, stream: UUID, *, until: int | None = None, topics: Collection[str]
+    ) -> Sequence[LogRow]:
+        """Rows of a stream with one of these topics, up to version ``until``; without contents."""
 
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
         """Rows in the order of the log with a position greater than ``after``."""
@@ -326,8 +315,65 @@ class EventLog(Protocol):
             yield from page
             after = page[-1].position
 
-    def position(self) -> int:
-        """The position of the newest row; 0 for an empty log."""
+    def read_contents(
+        self, *, after: int, until: int, bytes_max: int = BYTES_ANY
+    ) -> dict[int, bytes]:
+        """Stored contents by the position of their row, for ``after < position <= until``.
+
+        The last one is the first with which they are ``bytes_max`` bytes or more.
+        """
+
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        """The newest snapshot of a stream, which is only a cache; None if missing or altered.
+
+        Each snapshot is stored behind its digest, so an altered one is detected and not used.
+        """
+        return self.load_snapshots([stream]).get(stream)
+
+    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
+        """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""
+
+    def snapshots(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        """Yield all snapshots in the order of their streams; None for an altered one."""
+
+    def load_archived_state(self, stream: UUID) -> Snapshot | None:
+        """The state that replaces the rows that left a stream; None if missing or altered."""
+
+    def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        """Yield all archived states in the order of their streams; None for an altered one.
+
+        They are not a cache: the log has them nowhere else.
+        """
+
+    def nameless(self) -> Sequence[bytes]:
+        """The streams (16 bytes each) of the queues that have no DID.
+
+        They belong to erased identities, and some to identities of an earlier release.
+        """
+
+    def settings(self) -> dict[str, str]:
+        """All constants of the log that are fixed so far, and its marks."""
+
+
+class EventLog(LogReader, Protocol):
+    """An append-only log with its read models and its snapshot cache."""
+
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        """Store all rows and bring the read models up to date, in one transaction.
+
+        ``events[i]`` is the decoded form of ``rows[i]``, with its content if it has one. The
+        transaction stores these contents beside the rows, and erases the contents that the events
+        say are no longer needed. ``depths`` are the queues after these events.
+        Returns only when the transaction is durable. The rows of one call get consecutive
+        positions in the order given.
+
+        Raises: AppendConflict, AppendUnknown, AppendRefused.
+        """
 
     def figures(self) -> LogFigures:
         """Totals of the log and of all queues."""
@@ -365,7 +411,7 @@ class EventLog(Protocol):
         """Those of these ids that belong to saved events of this owner."""
 
     def how_listed(self, owner: UUID) -> Listed:
-        """Whether this owner's saved events are on lists, and whether others lie among these."""
+        """Whether the owner's saved events are on lists, and whether others share that range."""
 
     def query_public_events(
         self, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
@@ -376,40 +422,8 @@ class EventLog(Protocol):
             PageTooLarge: its records are more than ``bytes_max``.
         """
 
-    def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        """The newest snapshot of a stream, which is only a cache; None if missing or altered.
-
-        Each snapshot is stored behind its digest, so an altered one is detected and not used.
-        """
-        return self.load_snapshots([stream]).get(stream)
-
-    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
-        """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""
-
-    def read_streams(
-        self, after: Mapping[UUID, int], *, limit: int
-    ) -> dict[UUID, list[StoredEvent]]:
-        """For each stream the rows after its version in ``after``, in order, at most ``limit``."""
-
-    def snapshots(self) -> Iterator[tuple[UUID, Snapshot | None]]:
-        """Yield all snapshots in the order of their streams; None for an altered one."""
-
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         """Replace the snapshots of these streams that are not newer; a lost one loses no data."""
-
-    def stream_rows(
-        self, stream: UUID, *, until: int | None = None, topics: Collection[str]
-    ) -> Sequence[LogRow]:
-        """Rows of a stream with one of these topics, up to version ``until``; without contents."""
-
-    def load_archived_state(self, stream: UUID) -> Snapshot | None:
-        """The state that replaces the rows that left a stream; None if missing or altered."""
-
-    def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
-        """Yield all archived states in the order of their streams; None for an altered one.
-
-        They are not a cache: the log has them nowhere else.
-        """
 
     def let_leave(self, departure: Departure) -> None:
         """Carry out one departure, in one transaction.
@@ -418,12 +432,6 @@ class EventLog(Protocol):
             TurnLost: the log has another seam; nothing was done.
             RowsStay: a row is missing or still has its content; nothing was done.
             LogUnavailable: the store failed; all of it was done or nothing.
-        """
-
-    def nameless(self) -> Sequence[bytes]:
-        """The streams (16 bytes each) of the queues that have no DID.
-
-        They belong to erased identities, and some to identities of an earlier release.
         """
 
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
@@ -440,9 +448,6 @@ class EventLog(Protocol):
     def setting(self, name: str, default: str) -> str:
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""
 
-    def settings(self) -> dict[str, str]:
-        """All constants of the log that are fixed so far, and its marks."""
-
     def mark(self, name: str, value: str | None) -> None:
         """Set a mark, or remove it with None: a value beside the constants that may change."""
 
@@ -451,42 +456,3 @@ class EventLog(Protocol):
 
     def close(self) -> None:
         """Release connections. Nothing is pending: append returns after the commit."""
-
-
-ROW_BYTES_MAX: Final = 32 * 1024 * 1024
-BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
-
-
-def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
-    """Refuse a batch that no store could take whole.
-
-    Raises:
-        AppendRefused: rows and events differ in number, a version is below 1, a row or the
-            batch is over its size in bytes, or a timestamp cannot be ordered.
-    """
-    if len(rows) != len(events):
-        raise AppendRefused(f"{len(rows)} rows for {len(events)} events")
-    size_bytes = 0
-    for row, event in zip(rows, events, strict=True):
-        row_bytes = _size_bytes(row, event)
-        size_bytes += row_bytes
-        if row_bytes > ROW_BYTES_MAX:
-            raise AppendRefused(f"{row.topic}: {row_bytes} bytes, at most {ROW_BYTES_MAX}")
-        if row.originator_version < 1:
-            raise AppendRefused(f"{row.topic}: version {row.originator_version}, the first is 1")
-        if isinstance(event, EventSaved | PublicEventPublished) and not math.isfinite(
-            event.timestamp_s
-        ):
-            raise AppendRefused(f"{row.topic}: timestamp {event.timestamp_s}")
-    if size_bytes > BATCH_BYTES_MAX:
-        raise AppendRefused(f"batch of {size_bytes} bytes, at most {BATCH_BYTES_MAX}")
-
-
-def batch_bytes(rows: Sequence[StoredEvent], events: Sequence[Event]) -> int:
-    """The size of a batch, with its contents."""
-    return sum(map(_size_bytes, rows, events))
-
-
-def _size_bytes(row: StoredEvent, event: Event) -> int:
-    content = content_of(event)
-    return len(row.state) + (0 if content is None else content.size_bytes)

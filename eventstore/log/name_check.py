@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     ContractStored,
@@ -74,7 +74,7 @@ def missing_name(row: LogRow, digest: bytes) -> Finding:
     return finding(Fault.MISSING_NAME, row, why)
 
 
-def missing_names(check: NameCheck, log: EventLog) -> Iterator[Finding]:
+def missing_names(check: NameCheck, log: LogReader) -> Iterator[Finding]:
     """Report the rows of a log that lost the name of an identity that was not erased.
 
     Raises:
@@ -85,7 +85,7 @@ def missing_names(check: NameCheck, log: EventLog) -> Iterator[Finding]:
             yield missing_name(row, digest)
 
 
-def _is_erased(check: NameCheck, stream: bytes, log: EventLog) -> bool:
+def _is_erased(check: NameCheck, stream: bytes, log: LogReader) -> bool:
     """Look in the check, and in the log for an erasure since the check began."""
     if stream in check.erased or len(stream) != STREAM_BYTES:
         return stream in check.erased

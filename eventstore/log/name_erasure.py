@@ -27,7 +27,7 @@ from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode_or_none
 from eventstore.log.event_contents import CONTENT_FIELDS
-from eventstore.log.event_log import ChangedRow, EventLog, LogRow
+from eventstore.log.event_log import ChangedRow, EventLog, LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
@@ -72,7 +72,7 @@ _SAID_LAST: Final = _OF_SPEAKERS | topics_of(
 _OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
 
-def erased_identities(log: EventLog) -> dict[bytes, int]:
+def erased_identities(log: LogReader) -> dict[bytes, int]:
     """The identities that are erased and have not come back, nor speak for an account since.
 
     Maps the stream of each (16 bytes) to the position of the last row of its erasure.

@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 
 from eventstore.log.errors import SeamRefused
-from eventstore.log.event_log import EventLog, LogRow, Snapshot
+from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.redaction import redacted_state
@@ -137,7 +137,7 @@ def read_seam(text: str) -> Seam:
     return seam
 
 
-def seam_position(log: EventLog) -> int:
+def seam_position(log: LogReader) -> int:
     """The position up to which rows have left a log; 0 if none have.
 
     Raises:
@@ -148,7 +148,7 @@ def seam_position(log: EventLog) -> int:
     return 0 if text is None else read_seam(text).position
 
 
-def stored_seam(log: EventLog) -> Seam | None:
+def stored_seam(log: LogReader) -> Seam | None:
     """The seam of a log, its signature unchecked; None if the log has none that can be read.
 
     Raises:
@@ -177,7 +177,7 @@ def verified_seam(text: str, key: PublicKey) -> Seam:
     return seam
 
 
-def seam_of(log: EventLog, key: PublicKey) -> Seam | None:
+def seam_of(log: LogReader, key: PublicKey) -> Seam | None:
     """The seam of a log; None if no rows have left it.
 
     Raises:

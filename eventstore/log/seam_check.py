@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seam import Seam, Sum, row_entry, state_entry
@@ -27,7 +27,7 @@ class SeamCheck:
         versions: the last version of each stream (16 bytes) before the seam.
     """
 
-    def __init__(self, log: EventLog, seam: Seam) -> None:
+    def __init__(self, log: LogReader, seam: Seam) -> None:
         self.versions: dict[bytes, int] = {}
         self._log = log
         self._seam = seam
@@ -113,7 +113,7 @@ def older_than(seam: Seam, known: Mapping[str, Head]) -> dict[str, Head]:
     }
 
 
-def check_before(log: EventLog, seam: Seam) -> Iterator[Finding]:
+def check_before(log: LogReader, seam: Seam) -> Iterator[Finding]:
     """Check only the part of a log before its seam.
 
     Raises:

@@ -54,7 +54,7 @@ class LogSession(Session, Protocol):
         """Rows after a position, with contents: within both bounds, but at least one row."""
 
     def contents(self, after: int, until: int, bytes_max: int = BYTES_ANY) -> dict[int, bytes]:
-        """Stored contents by position, as ``EventLog.read_contents``."""
+        """Stored contents by position, as ``LogReader.read_contents``."""
 
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
         """Erase the contents, if any, of the rows at these streams and versions."""

@@ -25,10 +25,11 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification
 
+from eventstore.log.batch import BATCH_BYTES_MAX
 from eventstore.log.codec import decode, decode_or_none, state_of
 from eventstore.log.content_check import ContentCheck
 from eventstore.log.errors import CorruptRow, NotAsSealed, RowsLeft, SeamRefused, UnknownTopic
-from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.name_check import NameCheck, missing_names
@@ -269,7 +270,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    log: EventLog,
+    log: LogReader,
     *,
     known_heads: Mapping[str, Head] | None = None,
     key: PublicKey | None = None,
@@ -309,7 +310,7 @@ def verify(
 class _Verification:
     """One check of a log: the part before its seam, if it has one, and what follows."""
 
-    def __init__(self, log: EventLog, known: Mapping[str, Head], key: PublicKey | None) -> None:
+    def __init__(self, log: LogReader, known: Mapping[str, Head], key: PublicKey | None) -> None:
         self._log = log
         self._contents = ContentCheck(log)
         self._names = NameCheck()
@@ -427,7 +428,7 @@ def not_understood(row: LogRow) -> Finding:
     raise AssertionError
 
 
-def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
+def heads_not_in(log: LogReader, heads: Mapping[str, Head]) -> dict[str, Head]:
     """The newest seals of an export (``heads``) that are not in a log.
 
     If rows have left the log, seals that may be among them are not reported.
@@ -444,7 +445,7 @@ def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
     }
 
 
-def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
+def _head_in(log: LogReader, partition: str, version: int) -> Head | None:
     row = log.read_versions(partition_stream(partition), [version]).get(version)
     sealed = None if row is None else decode_or_none(row.topic, row.state)
     return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None

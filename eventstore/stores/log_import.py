@@ -86,7 +86,7 @@ class LogImport:
             session.erase(gone)
 
     def read_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        """Read the rows that are stored, as ``EventLog.read_rows`` does."""
+        """Read the rows that are stored, as ``LogReader.read_rows`` does."""
         with unavailable(), self._store.reading() as session:
             return session.log_rows(after, rows_max, bytes_max)
 

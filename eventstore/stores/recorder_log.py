@@ -14,6 +14,7 @@ from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from typing_extensions import override
 
+from eventstore.log.batch import batch_bytes, check_batch
 from eventstore.log.errors import (
     AppendConflict,
     AppendUnknown,
@@ -48,8 +49,6 @@ from eventstore.log.event_log import (
     StorageFigures,
     StoredRecord,
     WaitingQueue,
-    batch_bytes,
-    check_batch,
 )
 from eventstore.log.events import Event
 from eventstore.log.log_format import check_format

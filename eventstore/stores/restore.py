@@ -12,10 +12,11 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from eventstore.log.batch import BATCH_BYTES_MAX
 from eventstore.log.codec import decode_seal, decode_whole
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
+from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
 from eventstore.log.faults import Head
 from eventstore.log.verify import head_after, require_types
@@ -137,7 +138,7 @@ class Restored(NamedTuple):
     identities: int
 
 
-def log_sections(log: EventLog, after: int = 0) -> Iterator[LogSection]:
+def log_sections(log: LogReader, after: int = 0) -> Iterator[LogSection]:
     """The rows of a log behind a position, up to its end at the time when that is reached.
 
     Raises: as ``read_rows``.

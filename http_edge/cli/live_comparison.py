@@ -39,7 +39,7 @@ from actors.host.inspection import (
     NoncesHeld,
     StatesDescribed,
 )
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.log.streams import is_erased_name, stream_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
@@ -80,7 +80,7 @@ class _Database(NamedTuple):
     """One database of the log, and the place of its export."""
 
     settings: Settings
-    log: EventLog
+    log: LogReader
     place: ExportPlace
 
     def covered(self, position: int) -> Catalog:

@@ -21,7 +21,7 @@ from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.seam import Seam, seam_position, stored_seam
@@ -103,7 +103,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     return archived._replace(has_written=has_written)
 
 
-def _is_due(log: EventLog, until_ms: int) -> bool:
+def _is_due(log: LogReader, until_ms: int) -> bool:
     """Whether the first transaction behind the seam is old enough to leave."""
     reached = seam_position(log)
     while page := log.read_rows(after=reached, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):

@@ -20,7 +20,7 @@ from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
 from eventstore.log.errors import LockedElsewhere, LogError
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportError, ExportRefused
@@ -93,7 +93,7 @@ def exporter_of(
 
 
 def export_erasures(
-    log: EventLog, exporter: Exporter, after_step: Callable[[], None] = lambda: None
+    log: LogReader, exporter: Exporter, after_step: Callable[[], None] = lambda: None
 ) -> None:
     """Export the rest of a log if that contains an erasure: then erased names can be taken out.
 

@@ -24,7 +24,7 @@ from eventstore.log.errors import (
     UnsafeLog,
     WrongDatabase,
 )
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases, node_protocol
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
@@ -174,7 +174,7 @@ def _served(settings: Settings) -> Path:
     return settings.data_dir / "log-id"
 
 
-def _check_emptiness(settings: Settings, log: EventLog) -> None:
+def _check_emptiness(settings: Settings, log: LogReader) -> None:
     """Refuse an empty log if another one was served here before: that one was lost."""
     path = _served(settings)
     if path.exists() and not log.position() and "log_id" not in log.settings():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportRefused
 from eventstore.stores.open_log import open_log
@@ -32,7 +32,7 @@ def opened_to_export(settings: Settings) -> EventLog:
     return open_log(settings.log_dsn, to_read=True, postgres=bounds)
 
 
-def keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
+def keys_of(settings: Settings, log: LogReader) -> MediatorKeys:
     """The keys that sign statements about a log: those of the mediator whose log it is.
 
     Raises:

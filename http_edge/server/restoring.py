@@ -21,7 +21,7 @@ from actors.archive.archive_check import sections_to
 from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import LogReader, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.public_key import PublicKey
@@ -229,7 +229,7 @@ def _log_source(
 def _both_sources(
     name: str,
     constants: Mapping[str, str],
-    log: EventLog,
+    log: LogReader,
     archive: str | None,
     keys: MediatorKeys,
     until: AsOf,

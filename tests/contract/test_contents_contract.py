@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from eventstore.log.batch import ROW_BYTES_MAX
 from eventstore.log.codec import encode
 from eventstore.log.content import SALT_BYTES
 from eventstore.log.errors import AppendConflict, AppendRefused, CorruptRow
 from eventstore.log.event_log import (
-    ROW_BYTES_MAX,
     EventLog,
     PageBounds,
     PublicEventsFilter,

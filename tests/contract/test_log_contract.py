@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from eventsourcing.persistence import Notification, StoredEvent
 
-from eventstore.log import event_log
+from eventstore.log import batch
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
 from eventstore.log.event_log import (
@@ -200,16 +200,16 @@ def test_rows_and_batches_over_their_size_are_refused(
     event = message(bytes(1000))
     row = encode(OWNER, 1, event)
     size_bytes = len(row.state) + 1000
-    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", size_bytes - 1)
+    monkeypatch.setattr(batch, "ROW_BYTES_MAX", size_bytes - 1)
     with pytest.raises(AppendRefused):
         log.append([row], [event])
-    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", size_bytes)
-    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * size_bytes - 1)
+    monkeypatch.setattr(batch, "ROW_BYTES_MAX", size_bytes)
+    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 2 * size_bytes - 1)
     second = replace(row, originator_version=2)
     with pytest.raises(AppendRefused):
         log.append([row, second], [event] * 2)
     assert log.position() == 0
-    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * size_bytes)
+    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 2 * size_bytes)
     log.append([row, second], [event] * 2)
     assert list(log.read_stream(OWNER)) == [row, second]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.log.batch import batch_bytes
 from eventstore.log.codec import encode
 from eventstore.log.errors import NoRoom
-from eventstore.log.event_log import EventLog, batch_bytes
+from eventstore.log.event_log import EventLog
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
 from eventstore.stores.open_log import open_log

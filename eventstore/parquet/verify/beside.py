@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
 from eventstore.log.verify import heads_not_in
@@ -17,7 +17,7 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, fil
 
 
 def compare_end(
-    log: EventLog, summary: ExportSummary, *, recorded_before_ms: int
+    log: LogReader, summary: ExportSummary, *, recorded_before_ms: int
 ) -> Iterator[ExportFinding]:
     """Yield what the export lacks at its end although the log has it, and the other way round.
 
@@ -59,7 +59,7 @@ def compare_end(
     )
 
 
-def _other_constants(log: EventLog, summary: ExportSummary) -> Iterator[ExportFinding]:
+def _other_constants(log: LogReader, summary: ExportSummary) -> Iterator[ExportFinding]:
     constants = log.settings()
     for name, said in (
         ("mediator_did", summary.mediator_did),
@@ -72,7 +72,7 @@ def _other_constants(log: EventLog, summary: ExportSummary) -> Iterator[ExportFi
             yield file_finding(HEAD, Damage.MISPLACED, why)
 
 
-def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:
+def _first_seal(log: LogReader, *, after: int) -> tuple[int, int] | None:
     """The position of the first seal after a position, and its time; None if there is none."""
     for row in log.rows_after(after):
         if row.topic == SEAL_TOPIC:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import LogReader
 from eventstore.parquet.catalog import check_continues
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
@@ -57,7 +57,7 @@ class Rewriting(NamedTuple):
     """What is needed to rewrite steps of an export."""
 
     place: ExportPlace
-    log: EventLog
+    log: LogReader
     signer: Signer
     version: int
     """The version of the table that will have the new files."""
@@ -129,7 +129,7 @@ def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneName
 
 
 def _names_erased(
-    place: ExportPlace, log: EventLog, manifest: Manifest, gone: GoneNames
+    place: ExportPlace, log: LogReader, manifest: Manifest, gone: GoneNames
 ) -> tuple[Mapping[int, bytes], Sequence[int], bool]:
     """The new states of rows that lose a name, and the positions of all rows that change.
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
@@ -59,7 +59,7 @@ def _have_content(states: pa.BinaryArray) -> pa.BooleanArray:
     return pc.equal(begins, pa.scalar(BEGINS_WITH_CONTENT, begins.type))
 
 
-def without_erased(log: EventLog, table: pa.Table) -> tuple[pa.Table, int]:
+def without_erased(log: LogReader, table: pa.Table) -> tuple[pa.Table, int]:
     """Take contents that the log has erased out of exported rows; return the rows and the count.
 
     Args:
@@ -89,7 +89,7 @@ def _places(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
     return zip(rows["stream"].to_pylist(), rows["version"].to_pylist(), strict=True)
 
 
-def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int]:
+def _erased(log: LogReader, exported: Mapping[int, tuple[bytes, int]]) -> set[int]:
     """The positions of those rows, exported with a content, whose content was erased since."""
     if not exported:
         return set()
@@ -177,7 +177,12 @@ def _is_named(name: str | None, gone: GoneNames) -> bool:
 
 
 def names_erased(
-    log: EventLog, rows: Sequence[LogRow], numbers: Sequence[int], gone: GoneNames, *, is_part: bool
+    log: LogReader,
+    rows: Sequence[LogRow],
+    numbers: Sequence[int],
+    gone: GoneNames,
+    *,
+    is_part: bool,
 ) -> dict[int, bytes]:
     """The new states of rows that lose a name, by position.
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from eventstore.log.errors import RowsStay
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import NameErasure
 from eventstore.log.seam import seam_position
 from eventstore.log.tiles import TiledTree
@@ -429,7 +429,7 @@ class Exporter:
         self._catalog = catalog_of(place, self._verify, catalog.statements)
 
 
-def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
+def _claim(log: LogReader, place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
     """Write ``export.json`` in an empty place; refuse the place of another exporter.
 
     Nothing is written if rows have left the log: an empty place would pass for their archive.
@@ -460,7 +460,7 @@ def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer
     return head
 
 
-def _check_reaches_seam(log: EventLog, last: int, place: ExportPlace) -> None:
+def _check_reaches_seam(log: LogReader, last: int, place: ExportPlace) -> None:
     """Refuse an export that lacks rows which left the log: only the archive has them."""
     seam = seam_position(log)
     if last < seam:
@@ -470,7 +470,7 @@ def _check_reaches_seam(log: EventLog, last: int, place: ExportPlace) -> None:
         )
 
 
-def _check_same_log(log: EventLog, catalog: Catalog) -> None:
+def _check_same_log(log: LogReader, catalog: Catalog) -> None:
     """Refuse to continue the export of another log: this log must have its newest seals."""
     for name, head in heads_not_in(log, catalog.heads).items():
         raise ExportRefused(

@@ -16,9 +16,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from eventstore.log.batch import BATCH_BYTES_MAX
 from eventstore.log.codec import content_fault, decode, decode_rows
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
-from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     BatchSealed,
@@ -70,7 +71,7 @@ _COMING_BACK: Final = topics_of(IdentityRegistered, ConnectionEstablished)
 class IdentityNames:
     """The names of identities by stream, read from each stream's first row and cached."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: LogReader) -> None:
         self._log = log
         self._known: dict[bytes, str | None] = {}
 
@@ -101,7 +102,7 @@ class IdentityNames:
 
 
 def next_step(
-    log: EventLog,
+    log: LogReader,
     *,
     after: int,
     heads: Mapping[str, Head],
@@ -157,7 +158,7 @@ class ExportSteps:
         began_ms: when the reading of the last step began, Unix milliseconds.
     """
 
-    def __init__(self, log: EventLog, bounds: Bounds, clock: Callable[[], int]) -> None:
+    def __init__(self, log: LogReader, bounds: Bounds, clock: Callable[[], int]) -> None:
         """``clock`` gives Unix milliseconds."""
         self.began_ms = 0
         self._log = log
