@@ -109,7 +109,7 @@ def with_content(fact: bytes, stored: bytes | None) -> bytes:
 def without_content(state: bytes) -> tuple[bytes, bytes | None]:
     """Split what ``with_content`` made into fact and content; all else is a fact alone."""
     # A fact is a map, which begins with another byte.
-    if state[:1] == b"\xc6" and len(state) >= _BEGIN.size:
+    if state[:1] == BEGINS_WITH_CONTENT and len(state) >= _BEGIN.size:
         end = _BEGIN.size + _BEGIN.unpack_from(state)[1]
         if end <= len(state):
             return state[end:], state[_BEGIN.size : end]

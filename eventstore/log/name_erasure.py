@@ -54,7 +54,7 @@ from eventstore.log.events import (
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
 from eventstore.log.seam import stored_seam
 from eventstore.log.streams import is_erased_name, stream_of
-from eventstore.log.verify import covers_redacted
+from eventstore.log.verify import covers_redacted, is_well_formed, log_row
 
 _ROWS: Final = 1_000
 _STAYING: Final = (IdentityDedicated, IdentityReleased)
@@ -171,10 +171,10 @@ class NameErasure:
         return self.reached < self.end
 
     def _take(self, notification: Notification) -> Sequence[ChangedRow]:
-        row = _row(notification)
-        if row is None:
+        if not is_well_formed(notification):
             self._unsealed = []
             return []
+        row = log_row(notification)
         event = decode_or_none(row.topic, row.state)
         if row.position <= self._seam:
             return (
@@ -291,11 +291,3 @@ def _without_bytes(name: Any) -> Any:
 def _is_end(event: Event | None, digest: bytes) -> bool:
     """Whether this event ends the contract with this digest."""
     return event is not None and getattr(event, "digest", digest) == digest
-
-
-def _row(row: Notification) -> LogRow | None:
-    """A row as it stands in the log; None if a column does not hold its type."""
-    stream: Any = row.originator_id
-    if not isinstance(stream, UUID) or type(row.state) is not bytes:
-        return None
-    return LogRow(row.id, stream.bytes, row.originator_version, row.topic, row.state)

@@ -397,9 +397,9 @@ class _Verification:
         return seam
 
     def _row(self, notification: Notification) -> Iterator[Finding]:
-        row = _log_row(notification)
+        row = log_row(notification)
         is_before = self._seam is not None and row.position <= self._seam.position
-        if not _is_well_formed(notification):
+        if not is_well_formed(notification):
             yield finding(Fault.MALFORMED_ROW, row, "a column does not hold its type")
             yield from self._contents.take(row, None)
             if not is_before:
@@ -464,13 +464,14 @@ def _missing_heads(missing: Mapping[str, Head], end: int) -> Iterator[Finding]:
         )
 
 
-def _log_row(row: Notification) -> LogRow:
+def log_row(row: Notification) -> LogRow:
+    """The row, also one of which a column does not hold its type, without its content."""
     stream: Any = row.originator_id
     key = stream.bytes if isinstance(stream, UUID) else stream
     return LogRow(row.id, key, row.originator_version, row.topic, row.state)
 
 
-def _is_well_formed(row: Notification) -> bool:
+def is_well_formed(row: Notification) -> bool:
     """Whether every column holds its type (SQLite columns take any) in the form we write."""
     columns = (row.originator_id, row.originator_version, row.topic, row.state)
     return tuple(map(type, columns)) == (UUID, int, str, bytes) and row.topic.isascii()

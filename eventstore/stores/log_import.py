@@ -28,6 +28,7 @@ from eventstore.read_models.update import update_read_models
 from eventstore.stores.recorder_log import (
     SET,
     UNFINISHED,
+    UNSET,
     save_states,
     stored_settings,
     unavailable,
@@ -104,7 +105,7 @@ class LogImport:
         """Fix the constants of the log and remove the mark: from now on the log can be opened."""
         with self._writing() as session:
             session.run_many(SET, [(n.encode(), v.encode()) for n, v in constants.items()])
-            session.run_many("DELETE FROM settings WHERE name = ?", [(UNFINISHED.encode(),)])
+            session.run_many(UNSET, [(UNFINISHED.encode(),)])
 
     @contextmanager
     def _writing(self) -> Iterator[LogSession]:

@@ -67,18 +67,15 @@ _TABLES: Final = (
         PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
     )
     """,
-    """
-    CREATE TABLE IF NOT EXISTS snapshots (
-        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
-        state bytea NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS archived_states (
-        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
-        state bytea NOT NULL
-    )
-    """,
+    *(
+        f"""
+        CREATE TABLE IF NOT EXISTS {name} (
+            stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+            state bytea NOT NULL
+        )
+        """
+        for name in ("snapshots", "archived_states")
+    ),
     """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,

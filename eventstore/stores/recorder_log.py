@@ -78,10 +78,10 @@ _NEWEST: Final = 2**62
 """No row of a stream has a version behind this one."""
 _NO_LAYOUT: Final = 0
 """The layout of an empty snapshot; those of states begin with 1."""
-SET: Final = (
-    "INSERT INTO settings (name, value) VALUES (?, ?)"
-    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
+_PUT: Final = "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT "
+_FIX: Final = _PUT + "DO NOTHING"
+SET: Final = _PUT + "(name) DO UPDATE SET value = excluded.value"
+UNSET: Final = "DELETE FROM settings WHERE name = ?"
 UNFINISHED: Final = "unfinished_restore"
 """A constant that a log has until a restore into it has come to its end."""
 
@@ -134,7 +134,7 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
         queue_depths.forget_totals(session)
         session.recount()
         remake(session, progress=progress)
-        session.run_many("DELETE FROM settings WHERE name = ?", [(UNFILLED.encode(),)])
+        session.run_many(UNSET, [(UNFILLED.encode(),)])
 
 
 def wrong_read_models(store: Store, *, progress: Progress | None = None) -> Sequence[Difference]:
@@ -327,8 +327,7 @@ class RecorderLog(EventLog):
         name, said = SEAM.encode(), departure.seam.encode()
         with unavailable(), self._store.writing() as session:
             if departure.before is None:
-                new = "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
-                session.run_many(new, [(name, said)])
+                session.run_many(_FIX, [(name, said)])
             else:
                 # UPDATE, not SELECT: it keeps another process waiting until this is committed.
                 follows = "UPDATE settings SET value = ? WHERE name = ? AND value = ?"
@@ -376,10 +375,7 @@ class RecorderLog(EventLog):
         if not found:
             # Another process may insert first, between the two: then its value is the constant.
             with unavailable(), self._store.writing() as session:
-                session.run_many(
-                    "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                    [(*key, default.encode())],
-                )
+                session.run_many(_FIX, [(*key, default.encode())])
                 found = session.rows(find, key)
         return bytes(found[0][0]).decode()
 
@@ -392,7 +388,7 @@ class RecorderLog(EventLog):
     def mark(self, name: str, value: str | None) -> None:
         with unavailable(), self._store.writing() as session:
             if value is None:
-                session.run_many("DELETE FROM settings WHERE name = ?", [(name.encode(),)])
+                session.run_many(UNSET, [(name.encode(),)])
             else:
                 session.run_many(SET, [(name.encode(), value.encode())])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,18 +29,15 @@ TABLES: Final = (
         PRIMARY KEY (list, timestamp_s, version)
     ) WITHOUT ROWID
     """,
-    """
-    CREATE TABLE IF NOT EXISTS snapshots (
-        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
-        state BLOB NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS archived_states (
-        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
-        state BLOB NOT NULL
-    )
-    """,
+    *(
+        f"""
+        CREATE TABLE IF NOT EXISTS {name} (
+            stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+            state BLOB NOT NULL
+        )
+        """
+        for name in ("snapshots", "archived_states")
+    ),
     """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
@@ -116,15 +112,16 @@ def require_read_models(connect: Connect) -> None:
     Raises:
         ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
-    there = _names(connect)
+    with closing(connect()) as connection:
+        there = _names(connection)
     missing = [name for name in MADE if name not in there]
     if missing and "stored_events" in there:
         raise ReadModelsMissing(missing)
 
 
-def _names(connect: Connect) -> set[str]:
-    with closing(connect()) as connection:
-        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+def _names(database: sqlite3.Connection | sqlite3.Cursor) -> set[str]:
+    """The names of its tables, indexes and triggers."""
+    return {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
 
 
 def require_log(path: Path) -> None:
@@ -134,9 +131,11 @@ def require_log(path: Path) -> None:
         LogMissing: there is no log in it.
         sqlite3.Error: as ``connect_to_read``; or it is no database.
     """
-    there = path.exists() and "stored_events" in _names(partial(connect_to_read, path))
-    if not there:
-        raise LogMissing(f"there is no log in {path}")
+    if path.exists():
+        with closing(connect_to_read(path)) as connection:
+            if "stored_events" in _names(connection):
+                return
+    raise LogMissing(f"there is no log in {path}")
 
 
 def connect_with_stand_ins(connect: Connect) -> sqlite3.Connection:
@@ -149,7 +148,7 @@ def connect_with_stand_ins(connect: Connect) -> sqlite3.Connection:
     connection = connect()
     # Before there is a temporary table: a change of the setting would remove it.
     connection.execute("PRAGMA temp_store = FILE")
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    there = _names(connection)
     for table in TABLES:
         if not any(f" {name} (" in table for name in (*MADE, *there)):
             connection.execute(stand_in(table))
@@ -166,7 +165,7 @@ def stand_in(table: str) -> str:
 
 def make_tables(cursor: sqlite3.Cursor) -> None:
     """Make missing tables, columns, indexes and triggers."""
-    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
+    there = _names(cursor)
     for table in TABLES:
         cursor.execute(table)
     if not there.issuperset(MADE):

@@ -96,7 +96,10 @@ def test_a_pass_leaves_the_rows_of_who_comes_back_once_it_is_known_who_is_erased
     assert rows(end) == came_back
 
 
-@pytest.mark.parametrize("change", ["state = 'text'", "originator_id = upper(originator_id)"])
+@pytest.mark.parametrize(
+    "change",
+    ["state = 'text'", "originator_id = upper(originator_id)", "topic = CAST(topic AS BLOB)"],
+)
 def test_names_leave_a_sqlite_log_that_has_a_changed_row_too(tmp_path: Path, change: str) -> None:
     url = f"sqlite:{tmp_path / 'log.db'}"
     with closing(open_log(url)) as log:
