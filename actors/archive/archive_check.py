@@ -32,8 +32,8 @@ from eventstore.log.events import (
 )
 from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
+from eventstore.log.row_check import RowCheck
 from eventstore.log.seam import Seam, stored_seam
-from eventstore.log.verify import RowCheck
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, ExportPlace

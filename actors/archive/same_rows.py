@@ -16,8 +16,8 @@ from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.faults import Head
 from eventstore.log.redaction import redacted_state
+from eventstore.log.row_check import RowCheck
 from eventstore.log.seam import Seam
-from eventstore.log.verify import RowCheck
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of

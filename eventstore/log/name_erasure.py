@@ -52,9 +52,9 @@ from eventstore.log.events import (
     topics_of,
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
+from eventstore.log.row_check import covers_redacted, is_well_formed, log_row
 from eventstore.log.seam import stored_seam
 from eventstore.log.streams import is_erased_name, stream_of
-from eventstore.log.verify import covers_redacted, is_well_formed, log_row
 
 _ROWS: Final = 1_000
 _STAYING: Final = (IdentityDedicated, IdentityReleased)

@@ -35,10 +35,10 @@ from eventstore.log.events import (
 )
 from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.log.row_check import is_seal_of
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.streams import ERASED, STREAM_BYTES, identity_stream
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
-from eventstore.log.verify import is_seal_of
 
 MESSAGE_FORMAT: Final = "poste-message-proof/1"
 CONSISTENCY_FORMAT: Final = "poste-consistency-proof/1"

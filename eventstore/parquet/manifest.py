@@ -294,7 +294,7 @@ def read_manifest(
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
-    """The heads of a manifest in the form of ``eventstore.log.verify``.
+    """The heads of a manifest in the form of ``eventstore.log.row_check``.
 
     Raises:
         ExportDamaged: a digest is not hexadecimal.

@@ -19,7 +19,7 @@ from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
 from eventstore.log.faults import Head
-from eventstore.log.verify import head_after, require_types
+from eventstore.log.row_check import head_after, require_types
 from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport

@@ -11,10 +11,11 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.tree import CHECKPOINT, TREE
-from eventstore.parquet.verify.export import StreamEnds, verify_export
+from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import Streams, check_part
+from eventstore.parquet.verify.stream_ends import StreamEnds
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import SIGNED_BY, Growing, catalog_of, did, export_all
 

@@ -404,7 +404,7 @@ def test_rows_without_any_seal_are_named_one_by_one(tmp_path: Path) -> None:
 def test_memory_for_unsealed_rows_is_bounded(
     tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.log.verify.BATCH_BYTES_MAX", 400)
+    monkeypatch.setattr("eventstore.log.row_check.BATCH_BYTES_MAX", 400)
     faults = [finding.fault for finding in tampered.findings()]
     assert Fault.UNSEALED_ROWS in faults
     assert Fault.MISSING_ROWS in faults

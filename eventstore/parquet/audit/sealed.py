@@ -26,8 +26,8 @@ from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, BatchSealed
 from eventstore.log.merkle import Subtrees, inclusion_proof, is_included
+from eventstore.log.row_check import is_seal_of
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import is_seal_of
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing

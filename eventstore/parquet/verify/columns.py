@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding, finding
-from eventstore.log.verify import not_understood
+from eventstore.log.row_check import not_understood
 from eventstore.parquet.columns import columns_of, to_array
 from eventstore.parquet.schema import SCHEMA
 

@@ -24,9 +24,9 @@ from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, BatchSealed
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.name_check import NameCheck, missing_name
+from eventstore.log.row_check import RowCheck
 from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import RowCheck
 from eventstore.parquet.columns import identity_of, shards_of
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing

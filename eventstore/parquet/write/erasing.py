@@ -35,9 +35,9 @@ from eventstore.log.redaction import (
     redacted_state,
     renamed_state,
 )
+from eventstore.log.row_check import covers_redacted
 from eventstore.log.seam import seam_position
 from eventstore.log.streams import ERASED, STREAM_BYTES, erased_name, stream_of
-from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA

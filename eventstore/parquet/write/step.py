@@ -29,9 +29,9 @@ from eventstore.log.events import (
     topics_of,
 )
 from eventstore.log.faults import Head
+from eventstore.log.row_check import head_after, require_types
 from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import head_after, require_types
 from eventstore.parquet.columns import identity_of, to_table, with_shards
 
 PAGE_ROWS: Final = 4_096
