@@ -41,6 +41,10 @@ ALL = 10_000
 PATIENT_S, OFTEN = 300, 3
 
 
+def _at(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
 @pytest.fixture(scope="module")
 def step(spark: SparkSession, sample: SampleLog) -> Step:
     export = open_export(str(sample.export))
@@ -103,6 +107,77 @@ def test_queues_that_began_to_refuse_are_counted(step: Step, sample: SampleLog) 
     } == expected
     earlier = Period(until=datetime(2023, 1, 1, tzinfo=UTC))
     assert records(queue_refusals(step, earlier), 1) == []
+
+
+@pytest.mark.spark
+def test_a_period_of_refusals_begins_with_its_first_millisecond_and_ends_before_its_last(
+    step: Step, sample: SampleLog
+) -> None:
+    def counts(since_ms: int | None, until_ms: int | None) -> list[int]:
+        period = Period(_at(since_ms), _at(until_ms))
+        return sorted(row["count"] for row in records(refused_commands(ours, period), ALL))
+
+    first = sample.of(e.RefusalsCounted)[-2].position
+    ours = replace(step, events=step.events.where(F.col("position") >= first))
+    # The counts are 1 at 1 ms, 3 from 60 to 70 s, 9 from 61 to 119 s, 2 from 130 to 140 s.
+    assert counts(70_000, 130_000) == [3, 9]
+    assert counts(70_001, 130_001) == [2, 9]
+    assert counts(119_001, 130_000) == []
+    assert counts(None, 60_000) == [1]
+    assert counts(None, 60_001) == [1, 3]
+    assert counts(None, 1) == []
+    assert counts(140_000, None) == [2]
+    assert counts(140_001, None) == []
+
+
+@pytest.mark.spark
+def test_a_count_whose_host_has_a_clock_an_hour_behind_is_not_left_out(step: Step) -> None:
+    recorded_at = F.timestamp_millis(F.lit(3_600_000).cast("long"))
+    behind = replace(step, events=step.events.withColumn("recorded_at", recorded_at))
+    refusals = F.transform(
+        "refusals", lambda one: one.withField("last_at", F.timestamp_millis(F.lit(7_200_000)))
+    )
+    late = replace(behind, events=behind.events.withColumn("refusals", refusals))
+    found = records(refused_commands(late, Period(_at(7_200_000))), ALL)
+    assert found == records(refused_commands(late), ALL) != []
+
+
+@pytest.mark.spark
+def test_refusing_queues_of_a_period_are_those_from_its_beginning_until_before_its_end(
+    step: Step, sample: SampleLog
+) -> None:
+    times_ms = sorted(s.event.at_ms for s in sample.of(e.QueueRefused))
+    first_ms, some_ms, last_ms = times_ms[0], times_ms[len(times_ms) // 2], times_ms[-1]
+    assert first_ms < some_ms < last_ms
+
+    def count(since_ms: int | None, until_ms: int | None) -> int:
+        found = queue_refusals(step, Period(_at(since_ms), _at(until_ms)))
+        return sum(row["count"] for row in records(found, ALL))
+
+    before = sum(at_ms < some_ms for at_ms in times_ms)
+    assert count(None, some_ms) == before > 0
+    assert count(some_ms, None) == len(times_ms) - before
+    assert count(some_ms, some_ms + 1) == times_ms.count(some_ms)
+    assert count(last_ms, None) == times_ms.count(last_ms)
+    assert (count(None, first_ms), count(last_ms + 1, None)) == (0, 0)
+
+
+@pytest.mark.spark
+def test_a_message_is_stuck_once_it_has_waited_longer_than_the_bound(
+    step: Step, sample: SampleLog
+) -> None:
+    *_, (message_id, queued_at) = sorted(
+        ((row[5], row[4]) for row in sample.queues), key=lambda found: found[1]
+    )
+    queued_ms = round(queued_at.timestamp() * 1000)
+    for waited_ms, is_stuck in ((60_000, False), (60_001, True)):
+        at_ms = queued_ms + waited_ms
+        for period in (Period(queued_at), Period(None, queued_at)):
+            found = stuck_messages(
+                step, at_ms, older_than_s=60, deliveries_min=1_000, period=period
+            )
+            listed = message_id in [row["message_id"] for row in records(found, ALL)]
+            assert listed == (is_stuck and period.until is None)
 
 
 @pytest.mark.spark
