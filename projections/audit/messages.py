@@ -98,7 +98,7 @@ def queue_refusals(step: Step, period: Period = EVER) -> DataFrame:
 def stuck_messages(
     step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int, period: Period = EVER
 ) -> DataFrame:
-    """Messages that wait longer than one bound or were delivered as often as another; worst first.
+    """Messages that have waited longer than a bound, or were delivered too often; worst first.
 
     The worst message exceeds one of the two bounds by the largest factor.
 

@@ -2,8 +2,8 @@
 
 The mediator went on serving during the dump, so every identity was dumped at a version of its own.
 The usual projections rebuild each identity from its events up to that version, and the result is
-compared with its dumped rows. Besides, a version must not be older than the log was before the
-dump: so an owner that has missed an event is found even if all that it knows is true.
+compared with its dumped rows. In addition, no version may be older than the one in the log before
+the dump: so an owner that has missed an event is found even if all that it knows is true.
 
 The rows of all tables are converted to one form, with their values as one text, so that one join
 finds all differences; single values are compared only for rows that differ.

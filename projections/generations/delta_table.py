@@ -45,7 +45,7 @@ def commit_files(
         now_ms: the time, Unix milliseconds.
 
     Raises:
-        TablesBusy: other processes commit all the time.
+        TablesBusy: other processes committed first each time.
         TablesDamaged: the table's log or one of the files cannot be read.
         ExportUnavailable: the place cannot be read or written now.
     """

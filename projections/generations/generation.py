@@ -43,8 +43,8 @@ class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table of a generation.
 
     ``files`` are the files of the Delta table at ``version``. The rows are divided by their stream
-    among ``buckets`` buckets, numbered from 0; the bucket ``recent`` comes on top, with the rows of
-    streams that began since. ``sha256`` is ``content_hash`` of the files.
+    among ``buckets`` buckets, numbered from 0; one more bucket, ``recent``, has the rows of streams
+    that began since. ``sha256`` is ``content_hash`` of the files.
     """
 
     name: str

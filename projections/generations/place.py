@@ -5,7 +5,7 @@
 
 A generation counts once a commit of ``generations`` names it. The commit is one put-if-absent: if
 two rebuilds end at the same time, each makes a generation of its own, one after the other. A
-rebuild that is killed before its commit changes nothing for readers. The same commit takes out the
+rebuild that is killed before its commit changes nothing for readers. The same commit removes the
 generations that are no longer kept; only then are their files removed.
 
     generation, made_at, position, at, complete_until, tables
@@ -208,7 +208,7 @@ class TablesPlace:
         ``base`` is the number of the generation whose files the table shares, None for none.
 
         Raises:
-            TablesBusy: another rebuild removed ``base``, or others commit all the time.
+            TablesBusy: another rebuild removed ``base``, or others committed first each time.
         """
         _check_is_there(base, self.numbers())
         return commit_files(self.place, table, schema, _now_ms())
@@ -222,7 +222,7 @@ class TablesPlace:
             kept: which generations stay; the files of others are removed.
 
         Raises:
-            TablesBusy: another rebuild removed ``base``, or others commit all the time.
+            TablesBusy: another rebuild removed ``base``, or others committed first each time.
         """
         for _ in range(_TRIES):
             table = self._generations.opened()

@@ -19,7 +19,7 @@ from projections.views import identities, messages, pickup, refusals
 from projections.views.view import View
 
 TOP: Final = 20
-"""The most rows of a number that would have a row for each of many."""
+"""The most rows of a number whose view may have any number of rows, by each of its orders."""
 FOLDER: Final = "numbers"
 _AT_ONCE: Final = 2
 """The numbers that are computed at the same time: one is planned while the other one runs."""

@@ -121,7 +121,7 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 ("deliveries", "endpoints"),
                 "Deliveries by channel: the protocol of the request, live mode, or outbound"
                 " to the endpoint of the agent.",
-                "No message was handed out in this time.",
+                "No message was handed out in this period.",
             ),
             _Outline(
                 "Redeliveries",
@@ -130,7 +130,7 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "How often each message was delivered in this period. After a repeated"
                 " delivery, the owner did not acknowledge the message, or it was lost on the"
                 " way.",
-                "No message was handed out in this time.",
+                "No message was handed out in this period.",
             ),
         ),
     ),
@@ -417,7 +417,7 @@ def _in_time(level: Rows, span: Span | None) -> Tile:
     return Tile(
         f"picked up within {units.duration(within_s)}",
         f"{in_time / decided:.1%}" if decided else units.DASH,
-        "of the messages queued in this time",
+        "of the messages queued in this period",
     )
 
 

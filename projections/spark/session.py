@@ -1,7 +1,8 @@
 """Opens a Spark session, by default on this machine.
 
-On this machine it listens only on the loopback address, keeps its memory within a bound, shows no
-web page and logs only errors. Under ``spark-submit`` the cluster's own settings stay as they are.
+On this machine it listens only on the loopback address, keeps its memory within a bound, has no
+web interface and logs only fatal errors. Under ``spark-submit`` the cluster's own settings stay as
+they are.
 """
 
 from __future__ import annotations

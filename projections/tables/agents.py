@@ -79,7 +79,7 @@ def _keylists(step: Step) -> DataFrame:
 
 CONNECTIONS: Final = Projection(
     "connections",
-    "What each connected agent said of itself last.",
+    "What each connected agent last said of itself.",
     PLACE | _CONNECTION,
     ("connection-established", *ACCOUNT_ENDS),
     _connections,
@@ -131,7 +131,7 @@ SPEAKERS: Final = Projection(
 )
 ACCOUNT_NAMES: Final = Projection(
     "account_names",
-    "DIDs that are to speak for the account of another, once that says so too.",
+    "DIDs that will speak for another account once that account says so, too.",
     PLACE | {"account_did": "the account"},
     ("speaker-named", ERASED),
     _account_names,

@@ -84,7 +84,7 @@ class Step:
         return new if self.earlier is None else self.earlier.drop(*but).unionByName(new)
 
     def at_hand(self, rows: DataFrame) -> DataFrame:
-        """Prepare rows for a join with many more: if they are few, every task gets all of them."""
+        """Prepare rows for a join with many others: few rows are given to every task as a whole."""
         if self.keep is None or self.keep(rows) > _AT_HAND_ROWS_MAX:
             return rows
         return F.broadcast(rows)

@@ -34,7 +34,7 @@ _POLICY: Final = {
     "age_s_max": "longest wait in seconds; 0 is no rule",
     "messages_max": "most messages; 0 is no rule",
     "message_bytes_max": "largest message; 0 is no rule",
-    "bytes_max": "most bytes together; 0 is no rule",
+    "bytes_max": "most bytes in all; 0 is no rule",
 }
 
 
@@ -110,7 +110,7 @@ QUEUES: Final = Projection(
 )
 MESSAGE_EXPIRIES: Final = Projection(
     "message_expiries",
-    "Messages that wait and are of no use after a time that their sender named.",
+    "Waiting messages that their sender gave an expiry time.",
     PLACE | {"message_id": "id of the message", "expires_at_s": "when it expires, Unix seconds"},
     ("message-expiry-set", "messages-removed"),
     _expiries,

@@ -107,7 +107,7 @@ SEALS: Final = Projection(
         "epoch": "how often the partition was claimed by an owner",
         "digest": "digest of the seal",
         "seals": "how many seals the partition has",
-        "nonces": "how many nonces it ever took",
+        "nonces": "how many nonces its seals hold",
         "events": "how many events its seals cover",
     },
     ("batch-sealed",),

@@ -31,7 +31,7 @@ _PICKED_UP: Final = (
     f"(type = 'messages-delivered' AND channel NOT IN ({_texts(sorted(NOT_ASKED_FOR))})"
     f" OR type = 'messages-removed' AND reason IN ({_texts(sorted(TAKEN))}))"
 )
-"""What the mediator sends without being asked is picked up once it is accepted."""
+"""What the mediator sends without a request is picked up once it is accepted."""
 _DONE_BY_OWNERS: Final = f"""(type IN ({_texts(_BY_OWNERS)}) OR {_PICKED_UP}
   OR type = 'push-device-set' AND channel <> ''
   OR type = 'keylist-updated' AND array_size(keys_added) > 0
@@ -58,8 +58,8 @@ GROUP BY sender_did, identity, protocol
 )
 SENDERS: Final = View(
     "senders",
-    "Who sent how much in the span.",
-    {"identity": "the sender; none where the protocol hides it"} | _LARGEST,
+    "How much each sender sent in the span.",
+    {"identity": "the sender; rows of hidden senders are left out"} | _LARGEST,
     """
 SELECT sender_did AS identity, CAST(sum(messages) AS BIGINT) AS messages,
   CAST(sum(bytes) AS BIGINT) AS bytes
@@ -69,7 +69,7 @@ FROM pairs WHERE sender_did <> '' GROUP BY sender_did
 )
 RECIPIENTS: Final = View(
     "recipients",
-    "For whom how much was queued in the span.",
+    "How much was queued for each recipient in the span.",
     {"identity": "whose queue it is"} | _LARGEST,
     """
 SELECT identity, CAST(sum(messages) AS BIGINT) AS messages, CAST(sum(bytes) AS BIGINT) AS bytes
@@ -117,7 +117,7 @@ GROWTH: Final = View(
         "at_time": "the time: where the span begins, and the end of each bin",
         "what": "registrations (identities that ever registered), connections (DIDComm agents that"
         " ever connected), contracts (ever stored) or keys (that have an owner now)",
-        "change": "by how much the number grew since the time before",
+        "change": "by how much the number grew since the previous time",
         "total": "the number",
     }
     | COMPLETE,
@@ -193,14 +193,14 @@ FROM events WHERE type = 'message-queued' AND sender_did <> ''
 )
 COHORTS: Final = View(
     "cohorts",
-    "Of the identities that were first active in one week, how many were in each later one.",
+    "How many of the identities that were first active in one week were active in each later one.",
     {
         "cohort": "the week in which they were first active",
-        "week": "the week that is looked at",
-        "weeks_since": "how many weeks lie between",
-        "identities": "how many they are",
+        "week": "the week in which activity is counted",
+        "weeks_since": "weeks from the first to the second",
+        "identities": "identities that were first active in the cohort's week",
         "active": "how many of them were active",
-        "share": "active by identities",
+        "share": "active divided by identities",
     },
     """
 WITH firsts AS (SELECT identity, min(week) AS cohort FROM activity GROUP BY identity),
@@ -228,10 +228,10 @@ CHURN: Final = View(
     {
         "week": "the Monday on which the week begins, UTC",
         "active": "identities that were active",
-        "first_time": "those that never were before",
-        "returned": "those that were before, but not in the week before",
-        "lapsed": "identities that were active in the week before, and not in this one",
-        "churn": "lapsed by those active in the week before; null if none were",
+        "first_time": "those of them that had never been active before",
+        "returned": "those of them that had been active earlier, but not in the previous week",
+        "lapsed": "identities that were active in the previous week, and not in this one",
+        "churn": "lapsed divided by the number active in the previous week; null if that is 0",
     }
     | COMPLETE,
     """
@@ -269,7 +269,7 @@ GROUP BY week_ms
 )
 VISITS: Final = View(
     "visits",
-    "Times in which an identity picked messages up again and again. Sockets and their sessions are"
+    "Periods in which an identity picked up messages repeatedly. Sockets and their sessions are"
     " not in the log: an open session through which nothing goes is no visit. What is sent to it,"
     " or to an endpoint, counts once it is accepted.",
     {
@@ -277,7 +277,7 @@ VISITS: Final = View(
         "number": "which of its visits, from 1",
         "began_at": "its first pickup",
         "ended_at": "its last pickup",
-        "pickups": "how often it got messages that it asked for, or accepted or acknowledged some",
+        "pickups": "how often it got messages that it requested, or accepted or acknowledged some",
     },
     f"""
 WITH acts AS (

@@ -43,8 +43,8 @@ MESSAGES: Final = View(
         "recipient_key": "key that it is addressed to; empty for the identity itself",
         "size_bytes": "size of the payload, bytes",
         "queued_at": "when it was queued",
-        "first_delivered_at": "when it was first handed out; null for never",
-        "last_delivered_at": "when it was last handed out; null for never",
+        "first_delivered_at": "when it was first handed out; null if never",
+        "last_delivered_at": "when it was last handed out; null if never",
         "deliveries": "how often it was handed out in the span",
         "removed_at": "when it left the queue; null if it waits",
         "reason": f"why it left the queue: {', '.join(REMOVALS)}, other; null if it waits",
@@ -103,7 +103,7 @@ STAYS: Final = View(
     "Messages by the bins in which they came and went: few rows, whatever the number of messages.",
     PROTOCOL
     | {
-        "queued_bin": "the bin in which they were queued; the one before the span for all earlier",
+        "queued_bin": "the bin in which they were queued; for earlier ones the bin before the span",
         "removed_bin": "the bin in which they left their queue; null if they wait",
         "messages": "messages",
         "bytes": "their payloads, bytes",
@@ -170,7 +170,7 @@ GROUP BY bins.bin_start, protocols.protocol, bins.is_complete
 )
 QUEUE_DEPTH: Final = View(
     "queue_depth",
-    "How many messages wait, and for how long the oldest of them has, over time.",
+    "How many messages wait, and how long the oldest of them has waited, over time.",
     {"at_time": "the time: each beginning of a bin, and the end of the span"}
     | PROTOCOL
     | {

@@ -37,7 +37,7 @@ SERVICE_LEVEL: Final = View(
         "p99_s": "99 of 100 picked up waited at most this long, seconds",
         "in_time": "messages that were picked up within the wait of the span (within_ms)",
         "decided": "messages that left the queue or have waited for longer",
-        "share_in_time": "in_time by decided; null for none",
+        "share_in_time": "in_time divided by decided; null if that is 0",
         "is_complete": "the export has all of the bin, and the wait is over for all its messages",
     },
     f"""
@@ -80,7 +80,7 @@ GROUP BY start_ms, protocol
 )
 STAGES: Final = View(
     "stages",
-    "What each message waited for and got in the span: its first delivery, and its removal.",
+    "The first delivery and the removal of each message, where these lie in the span.",
     {"stage": f"{FIRST_DELIVERY}, or the reason for which the message left its queue"}
     | PROTOCOL
     | {"at_time": "when that was", "wait_ms": "how long after it was queued, milliseconds"},
@@ -100,11 +100,11 @@ WHERE unix_millis(at_time) >= since_ms
 )
 WAITS: Final = View(
     "waits",
-    "From queued to picked up.",
+    "How long messages waited until each stage.",
     {"stage": STAGES.columns["stage"]}
     | PROTOCOL
     | {
-        "messages": "messages to which that happened",
+        "messages": "messages that reached the stage",
         "p50_s": "half of them waited at most this long, seconds",
         "p90_s": "nine of ten waited at most this long, seconds",
         "p99_s": "99 of 100 waited at most this long, seconds",
@@ -132,8 +132,8 @@ WAIT_CLASSES: Final = View(
     {"stage": STAGES.columns["stage"]}
     | PROTOCOL
     | {
-        "from_s": "the shortest wait that is counted here, seconds",
-        "to_s": "waits counted here are shorter than this, seconds",
+        "from_s": "the shortest wait of the class, seconds",
+        "to_s": "the waits of the class are shorter than this, seconds",
         "messages": "messages",
     },
     f"""
@@ -188,7 +188,7 @@ REDELIVERED: Final = View(
     }
     | PROTOCOL
     | {
-        "deliveries": "times that it was handed out",
+        "deliveries": "how often it was handed out",
         "size_bytes": "size of the payload, bytes",
         "queued_at": "when it was queued",
         "last_delivered_at": "when it was last handed out",
@@ -205,13 +205,13 @@ WHERE deliveries > 1
 )
 DELIVERIES: Final = View(
     "deliveries",
-    "What was handed out over time, by the way on which it was.",
+    "Messages that were handed out over time, by channel.",
     BIN
     | {
         "channel": "pickup/1.0, pickup/2.0, …; live (to an open session as it was queued), implicit"
         f" (as the answer of a request), {ENDPOINT_CHANNEL} (to the agent's endpoint)",
-        "messages": "messages that were handed out, again and again counted each time",
-        "batches": "how often some were handed out together",
+        "messages": "messages that were handed out; each time counts",
+        "batches": "how often one or more were handed out together",
     }
     | COMPLETE,
     """
@@ -235,12 +235,12 @@ GROUP BY start_ms, channel
 ENDPOINTS: Final = View(
     "endpoints",
     "Deliveries to the endpoints of agents: each agent that has one, and what became of its"
-    " messages. How an attempt failed stands in the mediator's logs and measures alone.",
+    " messages. Why an attempt failed is only in the mediator's logs and metrics.",
     {
         "identity": "the agent",
         "endpoint": "where messages are sent to, by its newest connection",
         "messages": "messages of the span",
-        "attempts": "how often one of them was handed out",
+        "attempts": "how often they were handed out, all together",
         "delivered": "messages that left the queue delivered",
         "waiting": "messages that wait",
         "p50_s": "half of those delivered waited at most this long, seconds",

@@ -23,12 +23,12 @@ _REASON: Final = {"reason": "code of the refusal"}
 
 REFUSALS: Final = View(
     "refusals",
-    "What was refused, of whom and why, over time.",
+    "What was refused, to whom and why, over time.",
     BIN
     | _REFUSED
     | _KIND
     | _REASON
-    | {"sender_did": "who, where that is proven; else empty", "refusals": "how often"},
+    | {"sender_did": "the sender if it is proven; else empty", "refusals": "how often"},
     f"""
 WITH refused AS (
   SELECT unix_millis(recorded_at) AS at_ms, '{QUEUES}' AS refused, '' AS protocol, '' AS command,
@@ -81,7 +81,7 @@ GROUP BY 1, 2, 3, 5
 )
 BY_KIND: Final = View(
     "refusals_by_kind",
-    "What was refused how often in the span.",
+    "Refusals in the span, by what was refused and why.",
     _REFUSED | _KIND | _REASON | {"refusals": "how often"},
     """
 SELECT refused, protocol, command, reason, CAST(sum(refusals) AS BIGINT) AS refusals
@@ -91,8 +91,8 @@ FROM refusals GROUP BY refused, protocol, command, reason
 )
 REFUSED_SENDERS: Final = View(
     "refused_senders",
-    "Who was refused how often in the span, and why.",
-    {"sender_did": "the sender, where that is proven"} | _REASON | {"refusals": "how often"},
+    "Refusals in the span, by sender and reason.",
+    {"sender_did": "the sender, which is proven"} | _REASON | {"refusals": "how often"},
     """
 SELECT sender_did, reason, CAST(sum(refusals) AS BIGINT) AS refusals
 FROM refusals WHERE sender_did <> '' GROUP BY sender_did, reason
@@ -107,7 +107,7 @@ ACCEPTANCE: Final = View(
         "accepted": "messages that were queued",
         "commands_refused": "commands that edges refused, messages or not",
         "queues_refusing": "how often a queue began to refuse messages",
-        "share_refused": "commands refused by these and accepted messages; null for neither",
+        "share_refused": "commands_refused divided by its sum with accepted; null if that is 0",
     }
     | COMPLETE,
     f"""

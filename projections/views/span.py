@@ -1,4 +1,4 @@
-"""The time that views are about, cut into a bounded number of bins.
+"""The span of time that views cover, divided into a bounded number of bins.
 
 All times are Unix milliseconds, ranges half open: ``since <= at < until``. Bins begin at whole
 multiples of their length since 1970 in UTC, so that two spans over one log have the same bins. A
@@ -30,7 +30,7 @@ WITHIN_MS: Final = 5 * MINUTE_MS
 
 
 class NoSuchTime(ProjectionError):
-    """The given time ends before it begins."""
+    """The given span of time is empty."""
 
     exit_code = USAGE
 
@@ -59,7 +59,7 @@ class Span:
 
         Args:
             since_ms: where the span begins; its bin is taken whole.
-            until_ms: before which the span ends; later than ``since_ms``.
+            until_ms: the end of the span, exclusive; later than ``since_ms``.
             complete_ms: until when the export is complete.
             within_ms: see ``projections.views.view.SPAN_COLUMNS``.
             is_open: ``until_ms`` is just after the last event: the last bin is taken whole, too, as
@@ -93,7 +93,8 @@ class Span:
             complete_until_ms: until when the export is complete, as it says; None if it says
                 nothing: then the time up to the last event counts as complete.
             since_ms: where the span begins; before 1970, or None, for the first event.
-            until_ms: before which the span ends; after ``LATEST_MS``, or None, for the last event.
+            until_ms: the end of the span, exclusive; after ``LATEST_MS``, or None, for the last
+                event.
             within_ms: see ``over``.
 
         Returns:

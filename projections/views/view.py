@@ -33,19 +33,19 @@ SPAN: Final = "span"
 TENANTS: Final = "tenants"
 SOURCES: Final[Mapping[str, str]] = {
     EVENTS: "The rows of the exported log that were recorded before the end of the span.",
-    SPAN: "One row: the time that views are about, and how they cut it.",
-    TENANTS: "Which identities belong to whom, by the operator's own list; empty without one.",
+    SPAN: "One row: the span of time that the views cover, and how it is divided into bins.",
+    TENANTS: "The tenant of each identity, by the operator's own list; empty without one.",
 }
 SPAN_COLUMNS: Final[Mapping[str, str]] = {
     "since_ms": "where it begins, at the beginning of a bin, Unix milliseconds",
     "until_ms": "before which it ends, Unix milliseconds",
-    "complete_ms": "all that was recorded before is in the export, Unix milliseconds",
+    "complete_ms": "everything recorded before this is in the export, Unix milliseconds",
     "bin_ms": "the length of a bin, milliseconds",
     "within_ms": "the wait that the service level is measured against, milliseconds",
 }
 TENANT_COLUMNS: Final[Mapping[str, str]] = {
     "identity": "DID of the owner of a queue",
-    "tenant": "what the operator calls those that it belongs to",
+    "tenant": "the operator's name for the tenant",
 }
 
 
@@ -68,4 +68,4 @@ class View:
 
 PROTOCOL: Final = {"protocol": "decentrl, didcomm (version 1) or didcomm/v2"}
 BIN: Final = {"bin_start": "when the bin begins"}
-COMPLETE: Final = {"is_complete": "the export has all that belongs here"}
+COMPLETE: Final = {"is_complete": "the export has everything that this row counts"}
