@@ -67,7 +67,7 @@ class ContentCheck:
     def end(self, reached: int) -> Iterator[Finding]:
         """Report missing contents, and contents behind the last row, ``reached``.
 
-        Not contents that were erased, or whose rows were appended, since that row was read.
+        Left out are contents that were erased, or whose rows were appended, since it was read.
 
         Raises: as ``take``.
         """

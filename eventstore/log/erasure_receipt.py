@@ -49,7 +49,7 @@ class RowsHaveLeft(ReceiptRefused):
 
 
 class Run(NamedTuple):
-    """A range of consecutive positions, with both ends."""
+    """A range of positions, both ends included."""
 
     first: int
     last: int

@@ -16,7 +16,7 @@ LogError
 ├── LogOfLaterRelease  a later release stored what this one does not know
 ├── ReadModelsMissing  tables that are made from the rows are not there, or empty
 ├── NotComparable    the store cannot hold tables to compare those of the log with
-├── LockedElsewhere  another process has the advisory lock that was asked for
+├── LockedElsewhere  another process has the advisory lock
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
@@ -81,7 +81,7 @@ class RowsLeft(LogUnavailable):
 
 
 class ReadCancelled(LogUnavailable):
-    """A standby ended a long reading, to follow its primary, which has removed rows since."""
+    """A standby cancelled a long read, to follow its primary, which has removed rows since."""
 
 
 class LogDamaged(LogUnavailable):

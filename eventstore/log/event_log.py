@@ -84,7 +84,7 @@ class PublicEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="public
 
 
 class PageBounds(NamedTuple):
-    """How many records come before a page, and its most records and bytes; None for any bytes."""
+    """How many records precede a page, and its most records and bytes; None for any bytes."""
 
     offset: int
     limit: int
@@ -310,7 +310,7 @@ class LogReader(Protocol):
         """
 
     def rows_after(self, after: int) -> Iterator[LogRow]:
-        """Yield the rows as ``read_rows``, whose pages are read when they are needed."""
+        """Yield the rows that ``read_rows`` gives; each page is read when it is needed."""
         while page := self.read_rows(after=after, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):
             yield from page
             after = page[-1].position
@@ -320,7 +320,7 @@ class LogReader(Protocol):
     ) -> dict[int, bytes]:
         """Stored contents by the position of their row, for ``after < position <= until``.
 
-        The last one is the first with which they are ``bytes_max`` bytes or more.
+        Reading ends with the content that brings their total to ``bytes_max`` bytes or more.
         """
 
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
@@ -389,7 +389,7 @@ class EventLog(LogReader, Protocol):
     def due_identities(
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
     ) -> Sequence[DueIdentity]:
-        """Identities whose ``time`` is at most ``until_ms``, in its order, behind a place.
+        """Identities whose ``time`` is at most ``until_ms``, ordered by it, after a place.
 
         Uses an index. Of an identity that an earlier release wrote, the log knows only the time of
         the oldest message until the identity's next command or a rebuild of the read models.
@@ -449,7 +449,7 @@ class EventLog(LogReader, Protocol):
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""
 
     def mark(self, name: str, value: str | None) -> None:
-        """Set a mark, or remove it with None: a value beside the constants that may change."""
+        """Set a mark, a value beside the constants that may change; None removes it."""
 
     def check_writable(self) -> None:
         """Prove that the store takes a durable write now. Raises: LogUnavailable."""

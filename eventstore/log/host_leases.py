@@ -29,8 +29,8 @@ _ANSWER_S: Final = 1.0
 def answer_s_max(lease_s: float) -> float:
     """How long a database may take to answer, in seconds, if leases last ``lease_s`` seconds.
 
-    With longer leases a slower one keeps its hosts; with the same waits it would lose them all the
-    same.
+    It grows with the leases: with a fixed bound, longer leases would not keep the hosts of a slow
+    database.
     """
     return max(_ANSWER_S, lease_s * _ANSWER_SHARE)
 

@@ -114,7 +114,7 @@ def consistency_proof(old: int, new: int, subtree: Subtrees) -> list[bytes]:
         else:
             proof.append(_range_root(first, middle, subtree))
             first = middle
-    if first > 0:  # else the verifier has this hash: it is the old root
+    if first > 0:  # otherwise the verifier has this hash: it is the old root
         proof.append(_range_root(first, end, subtree))
     return proof[::-1]
 

@@ -93,7 +93,7 @@ def erased_identities(log: LogReader) -> dict[bytes, int]:
 
 
 def _is_bound(newest: LogRow) -> bool:
-    """Does a DID speak for an account, by the newest row of its stream that says so?"""
+    """Whether a DID speaks for an account, by the newest row of its stream about that."""
     event = decode_or_none(newest.topic, newest.state)
     account = event.account_did if isinstance(event, SpeakerNamed) else ""
     return bool(account) and not is_erased_name(account)
@@ -252,12 +252,12 @@ class NameErasure:
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
 
     def _is_of_erased(self, event: _Taken) -> bool:
-        """Was what was taken an erased identity's, whatever it is called?"""
+        """Whether what was taken belonged to an erased identity, whatever it is called."""
         owner = event.owner_did if isinstance(event, KeyClaimed) else event.by_did
         return stream_of(owner) in self.erased
 
     def _has_keys(self, stream: UUID) -> bool:
-        """Is this, of a key or of its owner, a stream in which a key has a living owner?
+        """Whether a key has a living owner, by this stream, which is the key's or the owner's.
 
         All rows of one stream are treated alike in a pass: what adds a key, and what removes it.
         """
@@ -266,13 +266,13 @@ class NameErasure:
         return self._keeping[stream]
 
     def _is_held(self, stream: UUID) -> bool:
-        """Has the key of a stream an owner that is not erased?"""
+        """Whether the key of a stream has an owner that is not erased."""
         newest = self._log.stream_rows(stream, topics=_OF_CLAIMS)[-1:]
         said = [decode_or_none(row.topic, row.state) for row in newest]
         return any(isinstance(one, KeyClaimed) and not self._is_of_erased(one) for one in said)
 
     def _lists_erased(self, stream: UUID) -> bool:
-        """Is a key in a keylist now that is called by the name of an erased identity?"""
+        """Whether the keylist has a key that is called by the name of an erased identity."""
         listed: set[bytes] = set()
         for row in self._log.stream_rows(stream, topics=_OF_KEYLISTS):
             event = decode_or_none(row.topic, row.state)

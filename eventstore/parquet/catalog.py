@@ -52,7 +52,7 @@ from eventstore.parquet.versions import (
 )
 
 LISTED_FILES_MAX: Final = 10_000
-"""Ten answers of an object store; in a larger export a missing file is found when it is read."""
+"""Ten pages of an object store's listing; in a larger export a file is missed when it is read."""
 _TRIES: Final = 3
 
 
@@ -64,7 +64,7 @@ class Catalog:
     statements: Sequence[Statement] = ()
     """The manifests that count, in the order of the log."""
     strays: Sequence[str] = ()
-    """Files of the export that do not count, if the caller asked for a listing."""
+    """Files of the export that do not count, if the caller requested a listing."""
     heads: Mapping[str, Head] = field(default_factory=dict)
     """The newest seal of each partition up to ``last``."""
     version: TableVersion | None = None
@@ -149,7 +149,7 @@ class Catalog:
 
 
 def pruned_text(catalog: Catalog) -> str:
-    """Text about the rows removed from an export of which some were."""
+    """A sentence about the rows that were removed from a pruned export."""
     pruned = catalog.pruned
     assert pruned is not None
     until, at = (

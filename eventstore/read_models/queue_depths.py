@@ -132,7 +132,7 @@ def _queues(found: Sequence[Sequence[Any]]) -> list[WaitingQueue]:
 def due(
     session: Session, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
 ) -> list[DueIdentity]:
-    """Identities whose ``time`` is at most ``until_ms``, in its order, behind a place."""
+    """Identities whose ``time`` is at most ``until_ms``, ordered by it, after a place."""
     start, at = after or _FIRST, time.value
     found = session.rows(
         f"SELECT did, {at}, stream FROM queue_depths WHERE {at} IS NOT NULL AND {at} <= ?"  # noqa: S608 - own text

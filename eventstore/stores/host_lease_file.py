@@ -28,7 +28,7 @@ from eventstore.log.host_leases import HostLease, HostLeases
 _TURN_S_MAX: Final = 1.0
 _LOOK_S: Final = 0.005
 _FILE_BYTES: Final = 64 * 1024
-"""Room for some two hundred hosts, before the disk is asked for more."""
+"""Room for some two hundred hosts, before the file has to grow."""
 _HEAD: Final = Struct(">II")  # length and CRC-32 of the rows behind it
 
 

@@ -1,4 +1,4 @@
-"""What one process asks of PostgreSQL, and how long it waits. Needs no driver."""
+"""How many connections to PostgreSQL one process opens, and how long it waits. No driver needed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class PostgresBounds(msgspec.Struct, frozen=True, kw_only=True):
         connect_s_max: For one server to take a connection, and to show that an idle one lives.
         lock_s_max: For the lock that appends take in turn, enforced by the server.
         answer_s_max: For the answer to one statement. Longer than ``lock_s_max``, so that the
-            server's own word comes first.
-        idle_s_max: The server ends a transaction that stands still longer: its process was paused
+            server's own error comes first.
+        idle_s_max: The server ends a transaction that is idle for longer: its process was paused
             or cut off.
         at_primary: Connect to no standby, whatever the URL says: it lags by an unknown time, and
             the primary does not know its locks.

@@ -54,17 +54,17 @@ _T = TypeVar("_T")
 # an outage, which only repeat the errors of the log.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
-"""The pool retries a broken connection this long, then at the next use: the library's pauses
-double, so that after a long outage it would wait for as long again."""
+"""For this long the pool retries a broken connection, and after that at the next use: the library
+doubles its pauses, so after a long outage it would wait for as long again."""
 _ENCODED: Final = "the URL cannot be read (in a password write % as %25, @ as %40, / as %2F)"
 _TRIES: Final = 5
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
-"""A connection that answered within this time and has no unread data, as a connection has that the
-server closes, is not checked: a busy host would check once for each append."""
+"""A connection that answered within this time is not checked, unless it has unread data, as one has
+that the server has closed: a busy host would otherwise check it before each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
     psycopg.errors.DiskFull: DiskFull,
-    SerializationFailure: StandbyMoved,  # readings alone have a level at which it can occur
+    SerializationFailure: StandbyMoved,  # only readings have an isolation level at which it occurs
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
     psycopg.DataError: DataError,
@@ -85,8 +85,8 @@ _OF_NUMBERS: Final = ("GetNewTransactionId", "GetNewMultiXactId")
 """The server's functions that warn at each transaction, long before its numbers of transactions run
 out, because of any of its databases. That says nothing about the commit."""
 _TO_CORRECT: Final = ("28", "3D", "3F", "42")
-"""Classes of SQLSTATE that stay until something is corrected: the login, the database, the schema,
-rights and names. In others a server says that it cannot now: full, starting, read-only."""
+"""Classes of SQLSTATE whose cause stays until it is corrected: the login, the database, the schema,
+rights and names. With others a server says that it cannot serve now: full, starting, read-only."""
 _SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*)')
 """The SQLSTATE and the first line of the text, which the trace quotes as it is."""
 _OF_POOLER: Final = b"08P01"
@@ -95,8 +95,8 @@ _BY_POOLER: Final = re.compile(
     rb"unsupported (?:options )?startup parameter|database \".*\" is disabled|"
     rb"database does not allow connections|bouncer config error|^not allowed\b"
 )
-"""What PgBouncer says of what stays. It has English alone, and that one SQLSTATE also for what
-passes: its server is away, or it has no room."""
+"""PgBouncer's messages for causes that stay. They are always in English, and have the same SQLSTATE
+as those for causes that pass: its server is away, or it has no room."""
 _DISABLED: Final = '" is disabled'
 _WAITED: Final[Mapping[int, int]] = {
     pq.PollingStatus.READING: select.POLLIN,
@@ -107,7 +107,7 @@ _GIVEN_UP: Final = re.compile(
     rb"SSL was required|no password supplied|channel binding|authentication method requirement|"
     rb"invalid \w+ value|invalid port number"
 )
-"""What libpq, which the driver has in English alone, says if it gives up without a word of the
+"""Messages of libpq, in English in the driver's copy, when it gives up without an error from the
 server: the two sides agree on no TLS or login, or a parameter of the URL is not valid."""
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
@@ -321,11 +321,12 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
 
 
 def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
-    """Connect once more: whether each server refuses, and no further try will do with this URL.
+    """Whether each server refuses for a reason that no further try with this URL will remove.
 
-    False if one of its servers does not answer within ``connect_s_max``, or cannot serve now.
-    psycopg has no SQLSTATE of a refused connection, only a text in the server's language; the
-    trace of libpq has it. The driver keeps some bytes for each trace: this is for a start.
+    It connects once more. False if a server does not answer within ``connect_s_max``, or cannot
+    serve now. psycopg has no SQLSTATE of a refused connection, only a text in the server's
+    language; the trace of libpq has it. The driver keeps some bytes of each trace, so this is for
+    a start only.
 
     Raises:
         LogUnusable: the URL cannot be read.

@@ -91,8 +91,8 @@ class PostgresStore(Store):
             LogMissing: there is no log in the database, with ``to_read`` or ``makes_missing``.
             ReadModelsMissing: the log has rows and lacks a read model, or all its queues.
             LogUnavailable: no server can be reached, or it refuses.
-            LogUnusable: the log is not whole, or rights on its tables are missing; or it is at the
-                primary alone that it may be opened, and follows another server by a subscription.
+            LogUnusable: the log is not whole, or rights on its tables are missing, or it may be
+                opened at the primary only, and follows another server by a subscription.
             UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
         """
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
@@ -120,7 +120,7 @@ class PostgresStore(Store):
     @override
     @contextmanager
     def asking(self) -> Iterator[LogSession]:
-        # Three requests to the server fewer than with a transaction around one.
+        # Three requests to the server fewer than with a transaction around the statement.
         with self._connections.connection() as connection:
             yield _Session(_cursor(connection))
 

@@ -177,7 +177,7 @@ def library_errors() -> Iterator[None]:
 
 
 def is_damage(error: Exception) -> bool:
-    """Does SQLite say that the file is damaged, or is no database any more?"""
+    """Whether SQLite says that the file is damaged, or no longer a database."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     return code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 

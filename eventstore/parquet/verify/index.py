@@ -111,7 +111,7 @@ class IndexCheck:
             if damage is None and entries is not None:
                 wanted = entries_in(entries, file.low, end)
                 if not self._newer(content, file).equals(wanted):
-                    why = "leaves out rows that name what it is asked for, or names others"
+                    why = "leaves out rows that it must name, or names others"
                     damage = ExportDamaged(file.path, Damage.WRONG_INDEX, why)
             if damage is not None:
                 yield finding_of(damage)

@@ -85,8 +85,8 @@ class Exported(NamedTuple):
 class ExportTimes(NamedTuple):
     """The times that an exporter goes by, in seconds.
 
-    For so long it keeps files that a compaction replaced (``replaced_kept_s``), and the log of the
-    table's older versions, which are opened by their number (``versions_kept_s``). All events
+    It keeps files that a compaction replaced for ``replaced_kept_s``, and the log of the table's
+    older versions, which are opened by their number, for ``versions_kept_s``. All events
     recorded ``settled_s`` ago are in the log: that is longer than an append takes and than clocks
     differ. An idle exporter says every ``complete_every_s`` until when the export is complete.
     """
@@ -147,7 +147,7 @@ class Exporter:
         self._index = IndexWriter(place)
         self._gone = GoneNames()
         self._nameless: set[str] = set()
-        """The manifests of files in which none of the names that are ``_gone`` stands."""
+        """The manifests whose files have none of the names in ``_gone``."""
         self._unswept: tuple[int, float] | None = None
         """Since when files that do not count stay for readers, and for how long, in milliseconds;
         None if there are none."""
@@ -348,7 +348,7 @@ class Exporter:
         self._is_certain = True
 
     def _say_complete(self) -> None:
-        """Mark the export as complete, once the whole log is exported; not each time."""
+        """Mark the export as complete, once the whole log is exported, but not on every call."""
         until_ms, said_ms = self._new_until_ms(self._catalog), self._catalog.complete_until_ms
         every_ms = self._times.complete_every_s * _MS
         if until_ms is None or (said_ms is not None and 0 <= until_ms - said_ms < every_ms):
@@ -365,7 +365,7 @@ class Exporter:
         read_ms = began_ms if bound_ms is None else min(began_ms, bound_ms)
         until_ms = max(1, read_ms - round(self._times.settled_s * _MS))
         said_ms = catalog.complete_until_ms or 0
-        # A time that is still to come was said by a clock that was ahead.
+        # A time in the future was written by a clock that was ahead.
         return until_ms if until_ms > said_ms or said_ms > began_ms else None
 
     def _recover(self, replaced_kept_s: float) -> None:
@@ -393,7 +393,7 @@ class Exporter:
         self._is_certain = True
 
     def _is_sweep_due(self) -> bool:
-        """Have files stayed long enough? A time still to come is from a clock that was ahead."""
+        """Whether files have stayed long enough; a future time is from a clock set back since."""
         if self._unswept is None:
             return False
         since_ms, kept_ms = self._unswept

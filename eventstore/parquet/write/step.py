@@ -93,7 +93,7 @@ class IdentityNames:
         return self._known
 
     def _name_again(self, stream: bytes, named: str | None) -> str | None:
-        """The name of an erased identity that came back, which a later row has."""
+        """The name, which a later row has, of an identity that was erased and came back."""
         if named is None or not named.startswith(ERASED):
             return named
         rows = self._log.stream_rows(UUID(bytes=stream), topics=_COMING_BACK)
