@@ -1,7 +1,8 @@
 """Refusals: the closed list of reasons why a command changes nothing.
 
 A refusal is data, not an exception. Each protocol maps the names to its own form of error in
-one table (``http_edge.decentrl.answers`` for DCTRL-0004 section 11).
+one table: ``http_edge.decentrl.answers`` (DCTRL-0004 section 11) and
+``http_edge.didcomm.protocols.problems``.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import UnpackRefusal
-from http_edge.didcomm.protocols.problems import Problem
+from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.listener.routes import HttpReason
 
 
@@ -40,14 +39,6 @@ class RejectionReason(HttpReason):
     """The outcome is unknown, or the mediator is overloaded."""
 
 
-_OF_REFUSALS: Final[Mapping[Refusal | None, RejectionReason]] = {
-    Refusal.RECIPIENT_QUEUE_FULL: RejectionReason.QUEUE_FULL,
-    Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
-    Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
-    Refusal.INSUFFICIENT_STORAGE: RejectionReason.INSUFFICIENT_STORAGE,
-    Refusal.RATE_LIMITED: RejectionReason.RATE_LIMITED,
-    Refusal.MESSAGE_EXPIRED: RejectionReason.EXPIRED,
-}
 UNPACK_REFUSALS: Final = {
     UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
     UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
@@ -73,6 +64,6 @@ def rejected_by(problem: Problem) -> RejectionReason:
     return _BY_PROBLEM.get(problem, RejectionReason.TRY_AGAIN)
 
 
-def reason_of(refusal: Refusal | None) -> RejectionReason:
+def reason_of(refusal: Refusal) -> RejectionReason:
     """Return the reason to reject a message after an identity's refusal."""
-    return _OF_REFUSALS.get(refusal, RejectionReason.TRY_AGAIN)
+    return rejected_by(problem_of(refusal))

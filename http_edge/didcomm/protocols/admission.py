@@ -20,7 +20,7 @@ from actors.host.clock import Clock
 from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.protocols.invitations import Invitations
-from http_edge.didcomm.protocols.problems import Problem
+from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.listener.address_charge import registration_wait_s
 from http_edge.settings.settings import DidComm
@@ -59,7 +59,7 @@ class NotAdmitted(Enum):
     @property
     def code(self) -> str:
         """The ``problem-code``."""
-        return "request_processing_error" if self in _TO_REPEAT else "request_not_accepted"
+        return "request_not_accepted" if self.to_retry is None else "request_processing_error"
 
     @property
     def refused(self) -> str:
@@ -67,11 +67,27 @@ class NotAdmitted(Enum):
         is_unknown = self is NotAdmitted.UNAVAILABLE
         return "" if is_unknown else self.name.lower().replace("_", "-")
 
+    @property
+    def to_retry(self) -> Problem | None:
+        """The problem to report if the same request may be admitted later, else None."""
+        return _TO_RETRY.get(self)
 
-_TO_REPEAT: Final = frozenset(
-    {NotAdmitted.TOO_MANY, NotAdmitted.INSUFFICIENT_STORAGE, NotAdmitted.UNAVAILABLE}
-)
-"""The same request may be admitted later."""
+
+_TO_RETRY: Final = {
+    NotAdmitted.TOO_MANY: Problem.RATE_LIMITED,
+    NotAdmitted.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
+    NotAdmitted.UNAVAILABLE: Problem.TRY_AGAIN,
+}
+_BY_PROBLEM: Final = {problem: reason for reason, problem in _TO_RETRY.items()} | {
+    Problem.ROTATED: NotAdmitted.DID_ROTATED
+}
+
+
+def not_admitted(refusal: Refusal) -> NotAdmitted:
+    """Return why an agent may not connect, or use an invitation, after an identity's refusal."""
+    if refusal is Refusal.INVITATION_USED:
+        return NotAdmitted.INVITATION_USED
+    return _BY_PROBLEM.get(problem_of(refusal), NotAdmitted.UNAVAILABLE)
 
 
 class Admission:
@@ -102,11 +118,9 @@ class Admission:
             known = await self.connection_of(request)
             if isinstance(known, Connected):
                 return known.connection.invitation_id
-            if known is Refusal.NOT_SPEAKING:
-                return NotAdmitted.DID_ROTATED
             if known is not Refusal.NOT_CONNECTED:
-                # Or it speaks for another account, for which the same request is handled next.
-                return NotAdmitted.UNAVAILABLE
+                # If it speaks for another account, the same request is handled next for that one.
+                return not_admitted(known)
         if is_for_one and not is_early:
             rejection = await self._rejection(request, terms)
         return rejection or ("" if terms is None else terms.id)
@@ -142,10 +156,7 @@ class Admission:
             return None
         use = UseInvitation(by_did=request.sender.did)
         used = await request.ask(invitation_target(terms.id), use, Done)
-        if not isinstance(used, Refusal):
-            return None
-        taken = used is Refusal.INVITATION_USED
-        return NotAdmitted.INVITATION_USED if taken else NotAdmitted.UNAVAILABLE
+        return not_admitted(used) if isinstance(used, Refusal) else None
 
 
 def _names(request: Request) -> set[str | None]:

@@ -95,12 +95,9 @@ class Enrolment:
         Clients without a keylist rely on the registration.
         """
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
-        if admitted is NotAdmitted.UNAVAILABLE:
-            return Refusal.TEMPORARILY_UNAVAILABLE
-        if admitted is NotAdmitted.TOO_MANY:
-            return Refusal.RATE_LIMITED
         if isinstance(admitted, NotAdmitted):
-            return _denied(admitted.refused, is_connected=False)
+            later = admitted.to_retry
+            return refusal(later) if later else _denied(admitted.refused, is_connected=False)
         endpoint, routing_keys = await self.reach(request.message)
         name = canonical_name(did)
         kind = request.message.type

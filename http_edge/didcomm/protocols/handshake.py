@@ -26,7 +26,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Reply
 from http_edge.didcomm.envelopes.own_dids import own_endpoints
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
-from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.admission import Admission, NotAdmitted, not_admitted
 from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 
@@ -38,13 +38,6 @@ _CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
     "https://w3id.org/security/suites/ed25519-2020/v1",
 )
-
-
-_BY_REFUSAL: Final = {
-    Refusal.NOT_SPEAKING: NotAdmitted.DID_ROTATED,
-    Refusal.RATE_LIMITED: NotAdmitted.TOO_MANY,
-    Refusal.INSUFFICIENT_STORAGE: NotAdmitted.INSUFFICIENT_STORAGE,
-}
 
 
 def described(code: str, explanation: str) -> Json:
@@ -130,9 +123,7 @@ class HandshakeResponder:
             invitation_id=admitted,
         )
         connected = await request.ask(request.sender.did, Connect(connection), Done)
-        if isinstance(connected, Refusal):
-            return _BY_REFUSAL.get(connected, NotAdmitted.UNAVAILABLE)
-        return None
+        return not_admitted(connected) if isinstance(connected, Refusal) else None
 
 
 def refused(rejection: NotAdmitted) -> Outcome:

@@ -12,7 +12,7 @@ from typing import Final
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import Json, Reply
-from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, described
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
@@ -54,13 +54,12 @@ class OutOfBand:
             # A stranger has no queue: the report goes back at once or not at all.
             refused = Problem.NOT_CONNECTED.refused
             return Outcome(reply=_report(_STRANGER), may_wait=False, refused=refused)
-        match await self._admission.use(request, request.message.parent_thread_id):
-            case None:
-                return Outcome(reply=Reply("handshake-reuse-accepted", names_parent=True))
-            case NotAdmitted.UNAVAILABLE:
-                return refusal(Problem.TRY_AGAIN, may_wait=False)
-            case rejection:
-                return Outcome(reply=_report(_OVER), refused=rejection.refused)
+        rejection = await self._admission.use(request, request.message.parent_thread_id)
+        if rejection is None:
+            return Outcome(reply=Reply("handshake-reuse-accepted", names_parent=True))
+        if rejection.to_retry is not None:
+            return refusal(rejection.to_retry, may_wait=False)
+        return Outcome(reply=_report(_OVER), refused=rejection.refused)
 
 
 def _report(description: Json) -> Reply:

@@ -25,7 +25,8 @@ class Problem(Enum):
     comes from RFC 0003, ``e.m.live-mode-not-supported`` from pickup (RFC 0685: live mode over a
     transport that ends with its answer); ``mediation_not_granted`` is common among agents (RFC 0211
     names none). Reports about devices are messages of their own protocol, with the codes of
-    RFC 0734.
+    RFC 0734. ``QUOTA_EXCEEDED`` and ``KEY_TAKEN`` are only counted for the operator: they deny
+    mediation, and a ``mediate-deny`` gives no reason.
 
     ``code_2`` is the code in report-problem 2.0: error, scope (protocol or message), descriptors;
     it is that of Identus, which clients were written against, if Identus has one for the case.
@@ -121,6 +122,12 @@ class Problem(Enum):
         "e.p.req.max-errors-exceeded",
         "Too many errors; further errors are not reported for a while",
     )
+    QUOTA_EXCEEDED = (
+        "quota-exceeded",
+        "e.p.me.res.storage",
+        "The keylist has no room for the name of the sender",
+    )
+    KEY_TAKEN = "key-taken", "e.p.req.key-taken", "The name of the sender belongs to another agent"
     TRY_AGAIN = "try-again", "e.m.me.try-again", "The outcome is unknown, please try again", "you"
 
     @property
@@ -134,15 +141,39 @@ _BY_REFUSAL: Final = {
     Refusal.NOT_MEDIATED: Problem.NOT_MEDIATED,
     Refusal.NOT_SPEAKING: Problem.ROTATED,
     Refusal.SPEAKS_FOR_ANOTHER: Problem.TRY_AGAIN,
+    Refusal.NOT_OWNER: Problem.TRY_AGAIN,
     Refusal.TEMPORARILY_UNAVAILABLE: Problem.TRY_AGAIN,
     Refusal.RATE_LIMITED: Problem.RATE_LIMITED,
     Refusal.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
+    Refusal.RECIPIENT_QUEUE_FULL: Problem.QUEUE_FULL,
+    Refusal.MESSAGE_TOO_LARGE: Problem.MESSAGE_TOO_LARGE,
+    Refusal.NOT_QUEUING: Problem.NOT_QUEUING,
+    Refusal.MESSAGE_EXPIRED: Problem.EXPIRED,
+    Refusal.KEY_UNKNOWN: Problem.UNKNOWN_RECIPIENT,
+    Refusal.KEY_TAKEN: Problem.KEY_TAKEN,
+    Refusal.QUOTA_EXCEEDED: Problem.QUOTA_EXCEEDED,
+    # Handled where they occur: by the handshakes, and by the pump of a socket.
+    Refusal.INVITATION_USED: Problem.INVALID_MESSAGE,
+    Refusal.LIVE_ELSEWHERE: Problem.INVALID_MESSAGE,
+    # Of Decentrl's commands alone.
+    Refusal.INVALID_COMMAND: Problem.INVALID_MESSAGE,
+    Refusal.INVALID_SIGNATURE: Problem.INVALID_MESSAGE,
+    Refusal.INVALID_SIGNATURES: Problem.INVALID_MESSAGE,
+    Refusal.UNAUTHORIZED_COMMAND: Problem.INVALID_MESSAGE,
+    Refusal.TIMESTAMP_OUT_OF_RANGE: Problem.INVALID_MESSAGE,
+    Refusal.DUPLICATE_NONCE: Problem.INVALID_MESSAGE,
+    Refusal.SENDER_NOT_FOUND: Problem.INVALID_MESSAGE,
+    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: Problem.INVALID_MESSAGE,
+    Refusal.RECIPIENT_NOT_FOUND: Problem.INVALID_MESSAGE,
+    Refusal.RECIPIENT_NOT_REGISTERED: Problem.INVALID_MESSAGE,
+    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: Problem.INVALID_MESSAGE,
 }
+"""A row for each refusal; transports and handshakes have reasons of their own for some problems."""
 
 
 def problem_of(refusal: Refusal) -> Problem:
     """Return the problem to report when an identity refused what a message asked for."""
-    return _BY_REFUSAL.get(refusal, Problem.INVALID_MESSAGE)
+    return _BY_REFUSAL[refusal]
 
 
 def report_of(

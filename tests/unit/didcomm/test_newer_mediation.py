@@ -181,6 +181,23 @@ async def test_an_agent_that_has_connected_before_keeps_its_connection(
     assert not any(isinstance(command, Connect) for command in mediation.agents.seen)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "counted"),
+    [
+        (Refusal.QUOTA_EXCEEDED, "quota-exceeded"),
+        (Refusal.KEY_TAKEN, "key-taken"),
+        (Refusal.NOT_SPEAKING, "did-rotated"),
+    ],
+)
+async def test_a_denied_request_is_counted_with_its_reason(
+    mediation: Mediation, refusal: Refusal, counted: str
+) -> None:
+    mediation.agents.refused[GrantMediation] = refusal
+    denied = await mediation.outcome("mediate-request", {})
+    assert isinstance(denied.reply, Reply)
+    assert (denied.reply.name, denied.refused) == ("mediate-deny", counted)
+
+
 @pytest.mark.parametrize("registration", ["closed", "allow_list", "invitation"])
 async def test_whom_the_operator_does_not_take_is_denied_and_nothing_is_stored(
     mediation: Mediation, registration: str

@@ -6,7 +6,9 @@ from typing import Literal
 import pytest
 
 from actors.core.commands import QueryConnection, UseInvitation
+from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import NOTHING, Request
 from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.inviter import Inviter, Wallet, connection_request, inviter_of
@@ -126,6 +128,16 @@ async def test_an_unknown_outcome_is_no_refusal(
         }
         inviter.agents.lost = set()
         assert "description" not in await inviter.answer(asks)
+
+
+async def test_an_invitation_that_cannot_be_used_for_now_is_not_called_over(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        await connected(inviter, ALICE)
+        asks = reuse(ALICE, inviter.invite(single_use=True))
+        inviter.agents.refused[UseInvitation] = Refusal.INSUFFICIENT_STORAGE
+        outcome = await inviter.ask(asks)
+        assert outcome.to_retry is Problem.INSUFFICIENT_STORAGE
+        assert outcome.refused == "insufficient-storage"
 
 
 async def test_a_problem_report_is_not_answered(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def test_every_refusal_has_a_problem() -> None:
     assert said[Refusal.TEMPORARILY_UNAVAILABLE] is Problem.TRY_AGAIN
     assert said[Refusal.NOT_CONNECTED] is Problem.NOT_CONNECTED
     assert said[Refusal.NOT_MEDIATED] is Problem.NOT_MEDIATED
-    assert said[Refusal.KEY_TAKEN] is Problem.INVALID_MESSAGE
+    assert said[Refusal.KEY_TAKEN] is Problem.KEY_TAKEN
+    assert said[Refusal.QUOTA_EXCEEDED] is Problem.QUOTA_EXCEEDED
 
 
 @pytest.mark.parametrize(
