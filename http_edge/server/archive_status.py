@@ -13,7 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
-from http_edge.server.status_files import age_s, database_numbers, publish, read_status, status_path
+from http_edge.server.status_files import (
+    Unreadable,
+    age_s,
+    database_numbers,
+    publish,
+    read_status,
+    status_path,
+)
 from http_edge.settings.settings import Settings
 
 _MS: Final = 1_000
@@ -50,7 +57,8 @@ class Reporter:
         """
         self._path = status_path(data_dir, _NAME, database)
         self._clock = clock
-        self._status = read_status(self._path, ArchiveStatus) or ArchiveStatus()
+        earlier = read_status(self._path, ArchiveStatus)
+        self._status = earlier if isinstance(earlier, ArchiveStatus) else ArchiveStatus()
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
         """Note the seam after a round; see ``ArchiveStatus`` for the figures."""
@@ -98,6 +106,8 @@ class Reporter:
 def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     status = read_status(status_path(data_dir, _NAME, database), ArchiveStatus) or ArchiveStatus()
+    if isinstance(status, Unreadable):
+        status = ArchiveStatus(fault=status.why)
     return {
         "position": status.position,
         "rows_left": status.rows_left,

@@ -180,7 +180,7 @@ class Edge:
                 gateway,
                 clock=clock,
                 silent_s_max=settings.limits.host_lease_s,
-                others=partial(problems_of, settings.data_dir),
+                others=partial(problems_of, settings),
             ),
             self._in_flight,
             refused=lambda: refusals.total,

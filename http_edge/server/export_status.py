@@ -15,7 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
-from http_edge.server.status_files import age_s, database_numbers, publish, read_status, status_path
+from http_edge.server.status_files import (
+    Unreadable,
+    age_s,
+    database_numbers,
+    publish,
+    read_status,
+    status_path,
+)
 
 _NAME: Final = "export-status.json"
 
@@ -50,7 +57,9 @@ class Reporter:
         """
         self._path = None if data_dir is None else status_path(data_dir, _NAME, database)
         self._clock = clock
-        earlier = (self._path and read_status(self._path, ExportStatus)) or ExportStatus()
+        earlier = None if self._path is None else read_status(self._path, ExportStatus)
+        if not isinstance(earlier, ExportStatus):
+            earlier = ExportStatus()
         self._status = ExportStatus(
             caught_up_at_ms=earlier.caught_up_at_ms,
             fault=earlier.fault,
@@ -114,6 +123,8 @@ def figures(
         # Edges on other machines have no such file.
         fault = "the exporting process runs on another machine or has not started"
         status = ExportStatus(fault=fault)
+    elif isinstance(status, Unreadable):
+        status = ExportStatus(fault=status.why)
     return _figures(status, log_position, now_ms)
 
 

@@ -46,7 +46,7 @@ class RayEdge:
         self._settings = settings
         self._name = name
         placement = placement_of(settings)
-        self._finder = host_finder(settings, lambda: read_away(settings.data_dir))
+        self._finder = host_finder(settings, lambda: read_away(settings))
         has_placer = settings.has_placer
         self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
         self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None

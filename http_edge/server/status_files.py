@@ -15,6 +15,12 @@ import msgspec
 _Status = TypeVar("_Status")
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """A file is there and cannot be read, or a part of it was written; ``why`` names it."""
+
+    why: str
+
+
 def status_path(data_dir: Path, name: str, database: int | None) -> Path:
     """The path of a file of this name; of one database of the log if it has several."""
     path = data_dir / name
@@ -52,9 +58,11 @@ def publish(path: Path, content: bytes) -> None:
             file.truncate()
 
 
-def read_status(path: Path, kind: type[_Status]) -> _Status | None:
-    """The status in a file of JSON, None if there is none that can be read."""
+def read_status(path: Path, kind: type[_Status]) -> _Status | Unreadable | None:
+    """The status in a file of JSON, None if there is no such file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:  # ValueError: no JSON, not of this kind, no UTF-8
+        return Unreadable(f"{path} cannot be read: {error}")

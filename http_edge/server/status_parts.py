@@ -25,7 +25,7 @@ def status_parts(
     ``outbound`` and ``push`` return the counts of one edge; None if it does no such work.
     """
     parts: Figures = {}
-    if away := read_away(settings.data_dir):
+    if away := read_away(settings):
         parts["databases_away"] = {str(number): why for number, why in away.items()}
     if outbound is not None:
         parts["outbound"] = dict(outbound())

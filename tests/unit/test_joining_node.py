@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.host.port import HostUnavailable
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease
 from eventstore.stores.open_log import open_host_leases
 from http_edge.server.cluster_node import ClusterNode
@@ -75,3 +76,21 @@ async def test_rows_of_a_database_that_has_not_passed_the_checks_name_no_host_an
         publish_away(tmp_path, away)
         for finder in (node._finder, edge._finder):
             assert "host-a-1-0" in await finder.living()
+
+
+@pytest.mark.postgres
+async def test_an_edge_that_cannot_read_which_databases_are_served_finds_no_further_hosts(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with closing(open_host_leases(settings.log_dsns[0])) as leases:
+        leases.take(HostLease("host-a-0-0", "a", "ours", "127.0.0.1", 1, b""), LEASE_S_MAX)
+    publish_away(tmp_path, {})
+    before, after = [RayEdge(name, settings, lambda _: None) for name in ("edge-0", "edge-1")]
+    with closing(before._finder), closing(after._finder):
+        assert "host-a-0-0" in await before._finder.living()
+        (tmp_path / "databases-away.json").write_bytes(b"")
+        assert "host-a-0-0" in await before._finder.living()
+        with pytest.raises(HostUnavailable):
+            await after._finder.living()
+        publish_away(tmp_path, {})
+        assert "host-a-0-0" in await after._finder.living()

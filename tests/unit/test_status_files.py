@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from http_edge.server import archive_status, export_status
+from http_edge.server.databases_away import problems_of, publish_away, read_away
+from http_edge.settings.settings import Settings
 
 FAULT = OSError("No space left on device")
 LONG = OSError("the place is gone " * 20)
+TWO = "postgresql://127.0.0.1:9/one postgresql://127.0.0.1:9/two"
+TORN = [b"", b'{"position":', b"[]", b'{"fault":"\xff"}']
 
 
 @pytest.mark.parametrize("number", [None, 1])
@@ -26,3 +30,43 @@ def test_a_fault_is_shown_although_no_new_file_can_be_written(
     archive.on_fault(FAULT)
     assert export_status.figures(tmp_path, 7, 2_000, number)["trouble"] == str(FAULT)
     assert archive_status.figures(tmp_path, 2_000, number)["trouble"] == str(FAULT)
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_without_a_readable_record_no_database_counts_as_served(
+    tmp_path: Path, torn: bytes
+) -> None:
+    settings = Settings(data_dir=tmp_path, log=TWO)
+    assert read_away(settings) == {}
+    publish_away(tmp_path, {1: "it is another log's"})
+    assert read_away(settings) == {1: "it is another log's"}
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(torn)
+    assert read_away(settings).keys() == {0, 1}
+    assert all(f"{path} cannot be read" in problem for problem in problems_of(settings))
+    publish_away(tmp_path, {})
+    assert read_away(settings) == {}
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_status_that_cannot_be_read_is_trouble_until_it_is_written_again(
+    tmp_path: Path, torn: bytes
+) -> None:
+    def troubles() -> list[str]:
+        shown = export_status.figures(tmp_path, 7, 2_000), archive_status.figures(tmp_path, 2_000)
+        return [figures["trouble"] for figures in shown]
+
+    export = export_status.Reporter(tmp_path, lambda: 1_000)
+    archive = archive_status.Reporter(tmp_path, lambda: 1_000)
+    archive.on_fault(FAULT)
+    paths = sorted(tmp_path.iterdir(), reverse=True)
+    for path in paths:
+        path.write_bytes(torn)
+    assert all(f"{path} cannot be read" in why for path, why in zip(paths, troubles(), strict=True))
+    export.on_fault(FAULT)
+    archive.on_fault(FAULT)
+    assert troubles() == [str(FAULT)] * 2
+    for path in paths:
+        path.write_bytes(torn)
+    export_status.Reporter(tmp_path, lambda: 1_000).on_step(7)
+    assert troubles()[0] == ""
