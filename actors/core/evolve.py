@@ -31,6 +31,8 @@ from actors.core.stored_bytes import stored_bytes
 from eventstore.log.content import size_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
+    DIDCOMM,
+    DIDCOMM_V2,
     AccountEnded,
     AccountExpired,
     AccountRotated,
@@ -75,12 +77,6 @@ from eventstore.log.signs_of_life import is_sign_of_life
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
 _S = TypeVar("_S", bound=msgspec.Struct)
-
-
-DIDCOMM: Final = "didcomm"
-"""The protocol of envelopes in ``MessageQueued`` that came in DIDComm v1."""
-DIDCOMM_V2: Final = "didcomm/v2"
-"""The protocol of envelopes that came in DIDComm v2."""
 
 
 def evolve_all(state: Identity, events: Iterable[Event]) -> None:

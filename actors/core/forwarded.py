@@ -15,7 +15,6 @@ from actors.core.accounts import not_speaking
 from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Decision, DecisionContext, Leasing
 from actors.core.envelopes import is_held_back, no_room
-from actors.core.evolve import DIDCOMM, DIDCOMM_V2
 from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.refusals import Refusal
@@ -27,6 +26,8 @@ from actors.core.replies import (
     Refused,
 )
 from eventstore.log.events import (
+    DIDCOMM,
+    DIDCOMM_V2,
     Event,
     MessageExpirySet,
     MessageQueued,

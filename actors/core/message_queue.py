@@ -18,9 +18,8 @@ from actors.core.decision import Accepted, Decision, DecisionContext, MessageRef
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
-from eventstore.log.events import Event, MessageQueued, MessagesRemoved
+from eventstore.log.events import DECENTRL, Event, MessageQueued, MessagesRemoved
 
-DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
 DELIVERED = "delivered"
 """Removed without an acknowledgement, for lack of one in the protocol: it was handed over."""

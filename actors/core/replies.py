@@ -5,7 +5,7 @@ Replies leave the host only after the commit of their batch.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,10 @@ class Refused(_Reply, frozen=True):
 
     code: Refusal
     retry_after_s: float = 0.0
+
+
+NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
+UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 
 
 class MessageAccepted(_Reply, frozen=True):

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from actors.core.evolve import DIDCOMM, DIDCOMM_V2
 from actors.core.identity import Identity, QueuedMessage
-from actors.core.message_queue import DECENTRL
+from eventstore.log.events import DECENTRL, DIDCOMM, DIDCOMM_V2
 
 Row: TypeAlias = tuple[Any, ...]
 

@@ -25,7 +25,7 @@ from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopesWaiting, Push, Refused, Reply
+from actors.core.replies import NOT_OWNER, UNAVAILABLE, Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
 from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
@@ -36,7 +36,7 @@ from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
-from actors.host.pages import UNAVAILABLE, PageReader
+from actors.host.pages import PageReader
 from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
@@ -45,7 +45,6 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
-_NOT_OWNER = Refused(Refusal.NOT_OWNER)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
 _EXPECTED_MS = 5_000
@@ -315,10 +314,10 @@ class Host:
         shard = None if claim is None else self._partition(transaction, claim.partition)
         partition = self._partition(transaction, submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
-            return Outcome(_NOT_OWNER)
+            return Outcome(NOT_OWNER)
         target = submission.target_did
         if partition is not None and self._drop_if_moved(transaction, target, partition):
-            return Outcome(_NOT_OWNER)
+            return Outcome(NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, compress
-from typing import Final, TypeVar, assert_never
+from typing import TypeVar, assert_never
 from uuid import UUID
 
 from actors.core.decision import (
@@ -22,8 +22,8 @@ from actors.core.decision import (
     Refs,
     RequestRefs,
 )
-from actors.core.refusals import Refusal
 from actors.core.replies import (
+    UNAVAILABLE,
     ContractRequestsPage,
     ContractsPage,
     DeliveredMessage,
@@ -31,7 +31,6 @@ from actors.core.replies import (
     MessagesBeside,
     MessagesPage,
     OwnedContract,
-    Refused,
     Reply,
     WaitingContractRequest,
     WaitingMessage,
@@ -53,7 +52,6 @@ from eventstore.log.events import (
 )
 
 _LOG = logging.getLogger(__name__)
-UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 
 

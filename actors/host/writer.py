@@ -27,8 +27,7 @@ import msgspec
 
 from actors.core.cost import COSTLY
 from actors.core.limits import HostLimits
-from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.host import Host
@@ -47,8 +46,6 @@ _CLAIM: Final = "NonceClaim"
 _EDGE_REFUSAL: Final = "EdgeRefusal"
 """Names of submissions without a command: a nonce alone, and what the edge has refused."""
 _UNANSWERED: Final = Done()
-_NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
-_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 UNANSWERED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bytes of the batches of one edge that wait for their answers. An edge has six calls in flight,
 each with one command of 16 MiB at most (``limits.body_bytes_max``) or a smaller batch. While an
@@ -176,10 +173,10 @@ class Writer:
         arrived_s = perf_counter()
         taken = _Batch(edge, submissions, len(batch), 0, answer, named, arrived_s, replies, count)
         if not self._may_serve():
-            taken.replies = [_NOT_OWNER] * count
+            taken.replies = [NOT_OWNER] * count
             self._answer(taken, [])
         elif not self._unanswered.take(taken):
-            taken.replies = [_UNAVAILABLE] * count
+            taken.replies = [UNAVAILABLE] * count
             self._answer(taken, [])
         else:
             self._inbox.put(taken)
@@ -268,7 +265,7 @@ class Writer:
             # No client gets a success, and nothing in memory is trusted any more.
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
-            replies, pushes = [_UNAVAILABLE] * len(items), []
+            replies, pushes = [UNAVAILABLE] * len(items), []
         ended_s = perf_counter()
         if items[0][1].cost > COSTLY:
             self._costly_from_s = ended_s + (ended_s - started_s)
@@ -291,7 +288,7 @@ class Writer:
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[Sequence[Reply], Sequence[tuple[str, Push]]]:
         if not self._may_serve():
-            return [_NOT_OWNER] * len(items), []
+            return [NOT_OWNER] * len(items), []
         return self._host.execute(items)
 
     def _answer(self, batch: _Batch, pushes: list[Push]) -> None:

@@ -196,6 +196,13 @@ class ContractExpired(Event, frozen=True, kw_only=True):
     reason: str
 
 
+DECENTRL: Final = "decentrl"
+"""The ``protocol`` of messages in ``MessageQueued`` that came in Decentrl."""
+DIDCOMM: Final = "didcomm"
+"""That of envelopes that came in DIDComm v1, and the prefix of that of every envelope."""
+DIDCOMM_V2: Final = "didcomm/v2"
+
+
 class AnyMessageQueued(Event, frozen=True, kw_only=True):
     """Any type of ``MessageQueued``."""
 
@@ -217,9 +224,8 @@ class MessageQueued1(AnyMessageQueued, frozen=True, kw_only=True):
 class MessageQueued(AnyMessageQueued, frozen=True, kw_only=True):
     """A message waits for this identity (7.2 step 7; RFC 0094 forward).
 
-    ``protocol`` is decentrl, didcomm (of version 1), or didcomm/v2. ``sender_did`` is empty where
-    the protocol hides the sender; ``recipient_key`` is empty where the message is addressed to the
-    identity itself. ``payload`` is opaque.
+    ``sender_did`` is empty where the protocol hides the sender; ``recipient_key`` is empty where
+    the message is addressed to the identity itself. ``payload`` is opaque.
     """
 
     payload: Annotated[Content, SIZE_ALONE]

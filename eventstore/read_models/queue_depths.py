@@ -32,6 +32,7 @@ from eventstore.log.event_log import (
     WaitingQueue,
 )
 from eventstore.log.events import (
+    DIDCOMM,
     AccountEnded,
     AccountExpired,
     AnyContractRequested,
@@ -199,8 +200,6 @@ FOLDED: Final = topics_of(*_FOLDED)
 _DEPTHS_AT_ONCE: Final = 10_000
 ENTRIES_MAX: Final = 1_000_000
 """The most queues and waiting records in memory, about 250 bytes each."""
-DIDCOMM: Final = "didcomm"
-"""Prefix of the protocol of every envelope (``actors.core.evolve``)."""
 
 
 class _Queue(msgspec.Struct):

@@ -27,6 +27,7 @@ from actors.core.commands import (
 from actors.core.cost import cost, source_key, turn_cost
 from actors.core.refusals import Refusal
 from actors.core.replies import (
+    UNAVAILABLE,
     AccountFound,
     DeliveredMessage,
     Delivery,
@@ -198,7 +199,7 @@ class Identities:
         ]
         if not messages:
             # All were removed meanwhile. Others may wait: an empty delivery would say that none do.
-            return Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+            return UNAVAILABLE
         return Delivery(messages, delivery.state)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from actors.core.commands import GrantMediation, Register
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
 from actors.host.port import (
     PAGE_TOO_LARGE,
@@ -27,7 +27,7 @@ from actors.host.port import (
     ReadPages,
 )
 from eventstore.log.event_log import PublicEventsFilter
-from http_edge.dispatch.outbox import NOT_OWNER, UNAVAILABLE, Outbox
+from http_edge.dispatch.outbox import Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures

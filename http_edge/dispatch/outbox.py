@@ -22,8 +22,7 @@ from typing import Final
 import msgspec
 
 from actors.core.cost import COSTLY
-from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Refused, Reply
+from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Reply
 from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.port import HostCutOff, HostNotReached, HostPort, HostUnavailable
@@ -43,8 +42,6 @@ _LINGER_S: Final = 0.004
 later, and the submission usually shares its call and commit with others."""
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _ENCODER: Final = msgspec.msgpack.Encoder()
-UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
-NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
 class _Waiting(msgspec.Struct):

@@ -15,13 +15,13 @@ from actors.core.replies import PushDeviceFound
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
+from http_edge.didcomm.push.notification import FCM
 
 TOKEN_CHARS_MAX: Final = 4_096
 """Tokens of FCM have about 200 characters, those of APNs at most 200; neither service promises a
 bound."""
 PLATFORM_CHARS_MAX: Final = 64
 """Agents name an operating system here."""
-_FCM: Final = "fcm"
 
 
 class PushNotifications:
@@ -59,7 +59,7 @@ class PushNotifications:
         if found is None:
             return refusal(Problem.NOT_REGISTERED_FOR_PUSH, is_own=True)
         body: Json = {"device_token": found.token}
-        if self._channel == _FCM:
+        if self._channel == FCM:
             body["device_platform"] = found.platform
         return Outcome(Reply("device-info", body))
 
@@ -69,7 +69,7 @@ class PushNotifications:
         platform = message.optional_text("device_platform", PLATFORM_CHARS_MAX)
         if isinstance(token, InvalidMember):
             return token
-        if self._channel != _FCM:
+        if self._channel != FCM:
             return PushDevice(self._channel, token, "") if token else None
         if isinstance(platform, InvalidMember):
             return platform
