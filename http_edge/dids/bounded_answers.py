@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.sslproto import SSLProtocol
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLCertVerificationError
@@ -22,6 +23,25 @@ from typing_extensions import override
 _TLS_BYTES_MAX: Final = 65_536
 """Bytes of a connection that carry no answer: certificates, tickets, and what each record adds.
 Chains of certificates have some 8 KiB. So many tickets take 20 ms."""
+
+
+def plain_session(
+    connector: aiohttp.TCPConnector,
+    headers: Mapping[str, str],
+    *middlewares: aiohttp.ClientMiddlewareType,
+) -> aiohttp.ClientSession:
+    """Open a session without cookies, without a proxy of the environment, and with these headers.
+
+    Decompression could exceed any bound: an answer that is compressed unbidden stays so.
+    """
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        headers={**headers, "Accept-Encoding": "identity"},
+        trust_env=False,
+        middlewares=middlewares,
+    )
 
 
 class BoundedConnector(aiohttp.TCPConnector):

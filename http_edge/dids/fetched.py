@@ -28,7 +28,7 @@ from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
-from http_edge.dids.bounded_answers import BoundedConnector
+from http_edge.dids.bounded_answers import BoundedConnector, plain_session
 from http_edge.dids.document import Fetch
 
 _HTTPS_PORT: Final = 443
@@ -287,14 +287,7 @@ class FetchedDids(Generic[_Document]):
             force_close=True,
         )
         async with (
-            aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                # Decompression could exceed any bound: a compressed answer stays so, and fails as
-                # JSON.
-                auto_decompress=False,
-                headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-            ) as session,
+            plain_session(connector, {"Accept": "application/json"}) as session,
             session.get(url, allow_redirects=False) as response,
         ):
             if response.status in _PASSING_STATUS:

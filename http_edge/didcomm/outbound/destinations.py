@@ -29,7 +29,7 @@ from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
 from http_edge.didcomm.outbound.places import Places, Turn
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
-from http_edge.dids.bounded_answers import BoundedConnector
+from http_edge.dids.bounded_answers import BoundedConnector, plain_session
 from http_edge.settings.settings import Outbound
 
 CHARS_MAX: Final = 2_048
@@ -45,7 +45,7 @@ _NAME: Final = re.compile(
     r"(?![0-9]+\Z)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z",
     re.IGNORECASE | re.ASCII,
 )
-_HEADERS: Final = {"User-Agent": "poste", "Accept-Encoding": "identity"}
+_HEADERS: Final = {"User-Agent": "poste"}
 _ADDRESSES_MAX: Final = 4
 """Addresses of one name that are tried; each has bounds of its own."""
 _ANSWER_BYTES_MAX: Final = 16_384
@@ -276,14 +276,7 @@ def _session(
         limit=1,
         socket_factory=open_socket,
     )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        headers=headers,
-        trust_env=False,
-        middlewares=[_refuse_redirect],
-    )
+    return plain_session(connector, headers, _refuse_redirect)
 
 
 async def _refuse_redirect(

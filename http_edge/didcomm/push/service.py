@@ -15,6 +15,7 @@ from aiohttp import hdrs
 from actors.host.clock import Clock
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.push.notification import PushOutcome
+from http_edge.dids.bounded_answers import plain_session
 from http_edge.settings.settings import Push
 from http_edge.telemetry.line_pace import LinePace
 
@@ -24,7 +25,6 @@ _ANSWER_BYTES_MAX: Final = 65_536
 """Bytes of an answer that are read; the rest is dropped with the connection."""
 _PAUSE_S_MAX: Final = 3_600.0
 """Longest ``Retry-After`` that is respected: an error in it must not end notifications."""
-_HEADERS: Final = {"User-Agent": "poste", "Accept-Encoding": "identity"}
 
 
 class Answer(NamedTuple):
@@ -104,13 +104,8 @@ class PushService:
 
     async def _answer(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=trusted_by_this_machine()),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                headers=_HEADERS,
-                trust_env=False,
-            )
+            connector = aiohttp.TCPConnector(ssl=trusted_by_this_machine())
+            self._session = plain_session(connector, {"User-Agent": "poste"})
         async with self._session.post(
             url, data=body, headers=headers, allow_redirects=False
         ) as response:
