@@ -18,7 +18,7 @@ from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
-from http_edge.didcomm.http_endpoint import DidCommEndpoint, refusal
+from http_edge.didcomm.http_endpoint import DidCommEndpoint, error_answer
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound
 from http_edge.didcomm.inbound_sockets import SocketDependencies
@@ -172,7 +172,7 @@ class DidCommMediator:
 
     def _refused(self, status: HTTPStatus, code: str) -> web.Response:
         self._refusals.count(DIDCOMM, "", code)
-        return refusal(status, code)
+        return error_answer(status, code)
 
 
 def _inbound(

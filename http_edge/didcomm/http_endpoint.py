@@ -42,7 +42,7 @@ def close_code(what: RejectionReason) -> int:
 
 def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Response:
     """Return the answer to a rejected message, with a problem report if there is one."""
-    response = refusal(what.status, what.value)
+    response = error_answer(what.status, what.value)
     if report is not None:
         response = web.Response(
             status=what.status, body=report.body, content_type=report.media_type
@@ -52,7 +52,7 @@ def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Re
     return response
 
 
-def refusal(status: HTTPStatus, code: str) -> web.Response:
+def error_answer(status: HTTPStatus, code: str) -> web.Response:
     """Return an error of this endpoint: JSON with the code."""
     body = orjson.dumps({"error": code})
     return web.Response(status=status, body=body, content_type="application/json")
@@ -74,13 +74,13 @@ class DidCommEndpoint:
         if (http_request.content_length or 0) <= self._settings.message_bytes_max:
             return None
         charge_unproven(0)
-        return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
+        return rejection(self._inbound.rejected(RejectionReason.MESSAGE_TOO_LARGE))
 
     async def handle(self, http_request: web.Request, body: bytes) -> web.StreamResponse:
         """Answer a POST with any body."""
         if len(body) > self._settings.message_bytes_max:
             charge_unproven(len(body))
-            return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
+            return rejection(self._inbound.rejected(RejectionReason.MESSAGE_TOO_LARGE))
         transport = InboundTransport(self._new_id)
         received = await self._inbound.receive(body, transport)
         if isinstance(received, MessageRejection):

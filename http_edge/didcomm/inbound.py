@@ -150,7 +150,7 @@ class Inbound:
                     charge_unproven(len(body))
                 if reason is RejectionReason.UNDECRYPTABLE:
                     await asyncio.sleep(self._times.left_unopened_s(arrived_s))
-                return MessageRejection(self.refused(reason, name))
+                return MessageRejection(self.rejected(reason, name))
             case ToForward():
                 if found.forward is not None and found.forward.names_another:
                     self._note_misaddressed(FORWARDS[found.envelopes.generation])
@@ -161,7 +161,7 @@ class Inbound:
                     await asyncio.sleep(self._times.left_unopened_s(arrived_s))
                 return await self._answer(message, sender, command, transport)
 
-    def refused(
+    def rejected(
         self,
         rejection: RejectionReason,
         command: str = "",
@@ -200,11 +200,11 @@ class Inbound:
         name = FORWARDS[envelopes.generation]
         if len(recipients) > self._settings.forward_recipients_max:
             charge_unproven(size_bytes)
-            return MessageRejection(self.refused(RejectionReason.NOT_A_MESSAGE, name))
+            return MessageRejection(self.rejected(RejectionReason.NOT_A_MESSAGE, name))
         if 0 < envelopes.expires_at_s <= self._clock() / 1000:
             # Before the lookup: only the queue of a registered name would refuse it.
             charge_unproven(0)
-            return MessageRejection(self.refused(RejectionReason.EXPIRED, name))
+            return MessageRejection(self.rejected(RejectionReason.EXPIRED, name))
         if len(recipients) == 1:
             replies = [await self._forwarding.forward(recipients[0], envelopes, command)]
         else:
@@ -214,7 +214,7 @@ class Inbound:
         # The worst refusal decides the answer: a sender that tries again loses nothing.
         for each in replies:
             if isinstance(each, Refusal) and each not in _UNSAID:
-                return MessageRejection(self.refused(reason_of(each), name))
+                return MessageRejection(self.rejected(reason_of(each), name))
         if all(reply is Refusal.KEY_UNKNOWN for reply in replies):
             return await self._unknown_recipient(found, name, arrived_s)
         if any(isinstance(reply, EnvelopeQueued) and not reply.is_repeat for reply in replies):
@@ -233,7 +233,7 @@ class Inbound:
         """
         form = name_form(found.recipients[0]) if found.recipients else NO_NAME
         shown = "" if form in {ED25519, NO_NAME} else form
-        unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, name, form=shown)
+        unknown = self.rejected(RejectionReason.UNKNOWN_RECIPIENT, name, form=shown)
         choice = self._settings.unknown_recipient
         if choice != "accept" or form == NO_NAME:
             # Not for a name that may be registered: the rest of a rate is as good as an answer.
@@ -266,21 +266,21 @@ class Inbound:
         now_ms = self._clock()
         if message.expires_at_s is not None and message.expires_at_s <= now_ms / 1000:
             charge_unproven(0)
-            expired = self.refused(RejectionReason.EXPIRED, name, sender.did if sender else "")
+            expired = self.rejected(RejectionReason.EXPIRED, name, sender.did if sender else "")
             return MessageRejection(expired, message, sender)
         if message.rotation is not None and message.rotation.new_did is None:
             return await self._end(message.rotation, command, name)
         if sender is None:
             charge_unproven(0)
-            return MessageRejection(self.refused(RejectionReason.ANONYMOUS, name))
+            return MessageRejection(self.rejected(RejectionReason.ANONYMOUS, name))
         if self._senders.take(sender.did, now_ms / 1000) is not None:
-            limited = self.refused(RejectionReason.RATE_LIMITED, name, sender.did)
+            limited = self.rejected(RejectionReason.RATE_LIMITED, name, sender.did)
             return MessageRejection(limited, message, sender)
         speak_as(sender.did)
         if message.rotation is not None:
             rotated = await self._accounts.rotate(message.rotation, sender, message, command)
             if rotated in TO_RETRY:
-                return MessageRejection(self.refused(reason_of(rotated), name), message, sender)
+                return MessageRejection(self.rejected(reason_of(rotated), name), message, sender)
             if rotated is not None and rotated is not Refusal.NOT_CONNECTED:
                 message = msgspec.structs.replace(message, is_prior_unproven=True)
         return await self._answer_account(message, sender, command, transport, name)
@@ -292,7 +292,7 @@ class Inbound:
         charge_unproven(0)
         ended = await self._accounts.end(rotation, command)
         if ended in TO_RETRY:
-            return MessageRejection(self.refused(reason_of(ended), name))
+            return MessageRejection(self.rejected(reason_of(ended), name))
         self._measures.commands.add(DIDCOMM, name or UNKNOWN, DONE)
         return ReceivedMessage()
 
@@ -311,7 +311,7 @@ class Inbound:
             # The sender turned out to speak for another DID's account: repeat for that account.
             handled = await self._handle(message, sender, command, transport)
         if isinstance(handled, Refusal):
-            return MessageRejection(self.refused(reason_of(handled), name), message, sender)
+            return MessageRejection(self.rejected(reason_of(handled), name), message, sender)
         request, outcome = handled
         account = request.sender
         outcome = acknowledged(message, outcome)
@@ -397,7 +397,7 @@ class Inbound:
         )
         if not isinstance(queued, Refusal) or queued in _WITHOUT_QUEUE:
             return None
-        return self.refused(reason_of(queued), name, request.sender.did)
+        return self.rejected(reason_of(queued), name, request.sender.did)
 
     def report(self, rejection: MessageRejection) -> bytes | None:
         """Return the packed problem report for the sender of a rejected message.

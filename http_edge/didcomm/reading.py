@@ -22,11 +22,11 @@ from http_edge.didcomm.envelopes.messages import (
     Message,
     UnknownSender,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.protocols.routing import FORWARDS
-from http_edge.didcomm.rejections import UNPACK_REFUSALS, RejectionReason
+from http_edge.didcomm.rejections import UNPACK_REJECTIONS, RejectionReason
 from http_edge.didcomm.unknown_dids import UnknownDids
 from http_edge.listener.body_reads import BodyReads
 from http_edge.settings.settings import DidComm
@@ -139,7 +139,7 @@ class MessageReader:
         return NotTaken(RejectionReason.TOO_DEEP, name, work)
 
     def _unopened(
-        self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes, work: int
+        self, found: ForOthers | UnknownSender | UnpackRejection, body: bytes, work: int
     ) -> ToForward | NotTaken:
         """Classify an envelope that was not opened."""
         match found:
@@ -152,7 +152,7 @@ class MessageReader:
                 # The same as with a wrong key: its price must not show who has an account.
                 return NotTaken(RejectionReason.UNDECRYPTABLE, work=work, unknown_sender=did)
             case _:
-                return NotTaken(UNPACK_REFUSALS[found], work=work)
+                return NotTaken(UNPACK_REJECTIONS[found], work=work)
 
     def _to_queue(self, forward: Forward, generation: int, plaintext: bytes) -> QueueEnvelopes:
         """Return what a forward with this plaintext asks for, within the limits of the settings.

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from actors.core.refusals import Refusal
-from http_edge.didcomm.envelopes.messages import UnpackRefusal
+from http_edge.didcomm.envelopes.messages import UnpackRejection
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.listener.routes import HttpReason
 
@@ -39,10 +39,10 @@ class RejectionReason(HttpReason):
     """The outcome is unknown, or the mediator is overloaded."""
 
 
-UNPACK_REFUSALS: Final = {
-    UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
-    UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
-    UnpackRefusal.NOT_A_MESSAGE: RejectionReason.NOT_A_MESSAGE,
+UNPACK_REJECTIONS: Final = {
+    UnpackRejection.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
+    UnpackRejection.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
+    UnpackRejection.NOT_A_MESSAGE: RejectionReason.NOT_A_MESSAGE,
 }
 REPORTED: Final = {
     RejectionReason.NOT_A_MESSAGE: Problem.INVALID_MESSAGE,

@@ -121,7 +121,7 @@ class _Socket:
             else:
                 error = message.data
                 if isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG:
-                    self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE)
+                    self._inbound.rejected(RejectionReason.MESSAGE_TOO_LARGE)
                 return
 
     async def _take(self, frame: WSMessage) -> None:

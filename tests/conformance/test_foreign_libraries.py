@@ -9,7 +9,7 @@ import pytest
 
 from http_edge.didcomm.envelopes.did_documents import AgentDocument, resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Reply, Unpacked, UnpackRefusal
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Reply, Unpacked, UnpackRejection
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.versions import wrap
 from tests.conformance.foreign import LIBRARIES, Library, document_of, secrets_of
@@ -64,7 +64,7 @@ def test_the_mediator_opens_what_a_library_packs_and_is_answered_to(
 ) -> None:
     found = ENVELOPES.unpack(packed_by(library, theirs, ours, anonymous=False, hide=False))
     if not library.authenticates:
-        assert found is UnpackRefusal.NOT_AN_ENVELOPE
+        assert found is UnpackRejection.NOT_AN_ENVELOPE
         return
     assert isinstance(found, Unpacked)
     question = ENVELOPES.of(found.version).read(found)

@@ -28,7 +28,7 @@ from http_edge.didcomm.envelopes.messages import (
     Json,
     UnknownSender,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids
 from http_edge.didcomm.envelopes.public_keys import PublicKey
@@ -284,12 +284,12 @@ def open_for_did(version: V2, body: bytes) -> Unpacked | None:
         raise UnexpectedAnswer(f"no envelope: {error}") from error
     opened = version.unpack(value) if isinstance(value, dict) else None
     match opened:
-        case None | UnpackRefusal.NOT_AN_ENVELOPE:
+        case None | UnpackRejection.NOT_AN_ENVELOPE:
             # An envelope of another generation is for another key.
             if isinstance(value, dict) and "ciphertext" in value:
                 return None
             raise UnexpectedAnswer("no envelope")
-        case UnpackRefusal():
+        case UnpackRejection():
             raise NotAuthentic(f"an envelope that does not open: {opened.name}")
         case UnknownSender():
             raise NotAuthentic(f"an envelope of a sender that is not known: {opened.did}")

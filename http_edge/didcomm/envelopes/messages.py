@@ -355,7 +355,7 @@ class UnknownSender(msgspec.Struct, frozen=True):
     did: str
 
 
-class UnpackRefusal(Enum):
+class UnpackRejection(Enum):
     """Why an envelope was not opened."""
 
     NOT_AN_ENVELOPE = auto()

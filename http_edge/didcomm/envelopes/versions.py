@@ -25,7 +25,7 @@ from http_edge.didcomm.envelopes.messages import (
     NewMessage,
     UnknownSender,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import peer4_short
@@ -71,7 +71,7 @@ class Envelopes:
         versions = (v2.V2(own_dids, now_s, self.seen), v1.V1(own_dids.key))
         self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
-    def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
+    def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRejection:
         """Unpack an inbound envelope, or return why it was not opened."""
         value = object_in(body)
         if value is not None:
@@ -79,7 +79,7 @@ class Envelopes:
                 unpacked = version.unpack(value)
                 if unpacked is not None:
                     return unpacked
-        return UnpackRefusal.NOT_AN_ENVELOPE
+        return UnpackRejection.NOT_AN_ENVELOPE
 
     def of(self, version: str) -> MessageVersion:
         """Return a message version by its name."""

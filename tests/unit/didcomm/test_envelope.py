@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
-from http_edge.didcomm.envelopes.messages import ForOthers, UnpackRefusal
+from http_edge.didcomm.envelopes.messages import ForOthers, UnpackRejection
 from http_edge.didcomm.envelopes.v1.envelope import (
     RECIPIENTS_MAX,
     OpenedEnvelope,
@@ -30,7 +30,7 @@ ASKAR_WALLET = askar_key(WALLET.seed)
 MEMBERS = ("protected", "iv", "ciphertext", "tag")
 
 
-def _opened(body: bytes) -> OpenedEnvelope | UnpackRefusal:
+def _opened(body: bytes) -> OpenedEnvelope | UnpackRejection:
     return opened_with(body, OURS)
 
 
@@ -157,7 +157,7 @@ def test_null_for_what_anoncrypt_does_not_have_is_read() -> None:
 def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
     change = _set(alg="Anoncrypt")
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
-    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRejection.UNDECRYPTABLE
     claimed = to_b64(base58(WALLET.public).encode())
     change = _set_for_us(sender=claimed, iv=to_b64(bytes(24)))
     packed = askar_pack(b"hello", [OURS.public], None, change=change)
@@ -187,7 +187,7 @@ def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
 )
 def test_authcrypt_without_all_its_parts_does_not_open(change: Change) -> None:
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
-    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRejection.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_authcrypt_without_all_its_parts_does_not_open(change: Change) -> None:
 )
 def test_a_sender_that_is_no_key_or_not_the_one_that_packed_is_not_believed(text: bytes) -> None:
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, sender_text=text)
-    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRejection.UNDECRYPTABLE
 
 
 def test_ephemeral_keys_of_small_order_open_nothing() -> None:
     for point in LOW_ORDER:
         change = _set_for_us(encrypted_key=to_b64(point + bytes(48)))
         packed = askar_pack(b"hello", [OURS.public], None, change=change)
-        assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
+        assert _opened(packed) is UnpackRejection.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_header_of_another_kind_is_no_envelope(change: Change) -> None:
     for sender in (ASKAR_WALLET, None):
         packed = askar_pack(b"hello", [OURS.public], sender, change=change)
         assert sealed_in(packed) is None
-        assert _opened(packed) is UnpackRefusal.NOT_AN_ENVELOPE
+        assert _opened(packed) is UnpackRejection.NOT_AN_ENVELOPE
 
 
 def test_more_recipients_than_allowed_are_no_envelope() -> None:
@@ -290,14 +290,14 @@ OF_DIDCOMM_2 = json.dumps(
 )
 def test_what_is_no_envelope_is_named_so(body: bytes) -> None:
     assert sealed_in(body) is None
-    assert _opened(body) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert _opened(body) is UnpackRejection.NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("value", [None, 7, [], {}, True])
 def test_a_member_that_is_no_text_is_no_envelope(name: str, value: object) -> None:
     body = _changed(pack(b"hello", [OURS.public], WALLET), **{name: value})
-    assert _opened(body) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert _opened(body) is UnpackRejection.NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize(("name", "size"), [("iv", 12), ("tag", 16)])
@@ -305,9 +305,10 @@ def test_parts_of_another_size_do_not_open(name: str, size: int) -> None:
     body = pack(b"hello", [OURS.public], WALLET)
     for length in (0, 1, size - 1, size + 1, size * 2, 500):
         assert (
-            _opened(_changed(body, **{name: to_b64(bytes(length))})) is UnpackRefusal.UNDECRYPTABLE
+            _opened(_changed(body, **{name: to_b64(bytes(length))}))
+            is UnpackRejection.UNDECRYPTABLE
         )
-    assert _opened(_changed(body, **{name: "?"})) is UnpackRefusal.UNDECRYPTABLE
+    assert _opened(_changed(body, **{name: "?"})) is UnpackRejection.UNDECRYPTABLE
 
 
 def test_the_border_of_ciphertext_and_tag_cannot_be_moved() -> None:
@@ -323,13 +324,13 @@ def test_nothing_is_taken_from_another_envelope() -> None:
     one, two = pack(b"one", [OURS.public], WALLET), pack(b"two", [OURS.public], WALLET)
     for name in MEMBERS:
         mixed = _changed(one, **{name: json.loads(two)[name]})
-        assert _opened(mixed) is UnpackRefusal.UNDECRYPTABLE
+        assert _opened(mixed) is UnpackRejection.UNDECRYPTABLE
 
 
 def test_a_header_that_is_written_differently_is_not_what_was_authenticated() -> None:
     body = pack(b"hello", [OURS.public], WALLET)
     respelled = to_b64(json.dumps(_header(body)).encode())
-    assert _opened(_changed(body, protected=respelled)) is UnpackRefusal.UNDECRYPTABLE
+    assert _opened(_changed(body, protected=respelled)) is UnpackRejection.UNDECRYPTABLE
     padded = json.loads(body)["protected"]
     padded += "=" * (-len(padded) % 4) or "===="
     assert not isinstance(_opened(_changed(body, protected=padded)), OpenedEnvelope)
@@ -376,7 +377,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_no_json_is_a_traceback(value: object) -> None:
-    assert isinstance(_opened(json.dumps(value).encode()), UnpackRefusal)
+    assert isinstance(_opened(json.dumps(value).encode()), UnpackRejection)
 
 
 ENTRY = st.fixed_dictionaries(
@@ -406,7 +407,7 @@ HEADER = st.fixed_dictionaries(
 def test_no_header_is_a_traceback(header: object, iv: bytes, text: bytes, tag: bytes) -> None:
     parts = (json.dumps(header).encode(), iv, text, tag)
     body = json.dumps(dict(zip(MEMBERS, map(to_b64, parts), strict=True))).encode()
-    assert isinstance(_opened(body), UnpackRefusal)
+    assert isinstance(_opened(body), UnpackRejection)
 
 
 @pytest.mark.parametrize("key", [*LOW_ORDER, b"\xff" * 32, b"short"])

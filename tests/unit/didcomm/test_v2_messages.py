@@ -23,7 +23,7 @@ from http_edge.didcomm.envelopes.messages import (
     Reply,
     UnknownSender,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
@@ -159,7 +159,7 @@ def test_an_account_of_other_keys_is_the_did_in_its_short_form(signing: KeyPair 
 def test_a_document_that_lists_the_keys_of_another_gives_no_account_of_it() -> None:
     stolen = document_with(OTHER, OTHER)
     body = ALICE.pack(ALICE.plaintext(stolen), recipient(OWN, OWN.peer4), PEER4, kid=f"{stolen}#a")
-    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert ENVELOPES.unpack(body) is UnpackRejection.UNDECRYPTABLE
 
 
 def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
@@ -393,7 +393,7 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
     ]
     for content, sender in cases:
         found = ENVELOPES.unpack(ALICE.pack(content, to, sender))
-        assert found is UnpackRefusal.UNDECRYPTABLE, content
+        assert found is UnpackRejection.UNDECRYPTABLE, content
     # An envelope in an authenticated one is a message without a type.
     assert read(ALICE.pack(inner, to, did)) is None
 
@@ -405,10 +405,10 @@ def test_what_is_no_object_in_an_envelope_or_a_signature_is_refused(content: byt
     # The envelope opens, so its sender need not look for a fault in its cryptography.
     for whole in (content, packed):
         body = seal(whole, to, None, ALICE.secrets)
-        assert ENVELOPES.unpack(body) is UnpackRefusal.NOT_A_MESSAGE
+        assert ENVELOPES.unpack(body) is UnpackRejection.NOT_A_MESSAGE
     signed = write_signed(content, f"{did}#{did.split(':')[2]}", AGENT)
     body = seal(orjson.dumps(signed), to, None, ALICE.secrets)
-    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert ENVELOPES.unpack(body) is UnpackRejection.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -421,27 +421,27 @@ def test_what_is_no_object_in_an_envelope_or_a_signature_is_refused(content: byt
     ],
 )
 def test_what_is_not_encrypted_is_no_envelope(body: bytes) -> None:
-    assert ENVELOPES.unpack(body) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert ENVELOPES.unpack(body) is UnpackRejection.NOT_AN_ENVELOPE
 
 
 def test_an_envelope_with_a_member_twice_is_no_envelope() -> None:
     body = ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.peer2), PEER4)
     assert ENVELOPES.unpack(body.replace(b'{"protected"', b'{"tag":"eA","protected"', 1)) is (
-        UnpackRefusal.NOT_AN_ENVELOPE
+        UnpackRejection.NOT_AN_ENVELOPE
     )
 
 
 @pytest.mark.parametrize(
     ("kids", "refusal"),
     [
-        ([f"{OWN.peer2}#key-1"], UnpackRefusal.UNDECRYPTABLE),  # our key for signatures
-        ([f"{OWN.web}#key-9", f"{OWN.peer4_short}#key-3"], UnpackRefusal.UNDECRYPTABLE),
-        (["#key-2"], UnpackRefusal.NOT_AN_ENVELOPE),
-        (["key-2", ""], UnpackRefusal.NOT_AN_ENVELOPE),
+        ([f"{OWN.peer2}#key-1"], UnpackRejection.UNDECRYPTABLE),  # our key for signatures
+        ([f"{OWN.web}#key-9", f"{OWN.peer4_short}#key-3"], UnpackRejection.UNDECRYPTABLE),
+        (["#key-2"], UnpackRejection.NOT_AN_ENVELOPE),
+        (["key-2", ""], UnpackRejection.NOT_AN_ENVELOPE),
     ],
 )
 def test_a_sender_learns_that_its_key_id_is_none_of_ours_or_no_did(
-    kids: list[str], refusal: UnpackRefusal
+    kids: list[str], refusal: UnpackRejection
 ) -> None:
     key = recipient(OWN, OWN.peer2).key
     to = [Recipient(kid, key) for kid in kids]

@@ -28,7 +28,7 @@ from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
     ForOthers,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import PEER_2_ELEMENTS_MAX, peer2_document
@@ -99,7 +99,7 @@ def test_a_sender_that_cannot_be_resolved_costs_no_key_agreement(
 ) -> None:
     body = ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.peer2), PEER4, kid=kid)
     agreements.clear()
-    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert ENVELOPES.unpack(body) is UnpackRejection.UNDECRYPTABLE
     assert agreements == []
 
 
@@ -112,7 +112,7 @@ def test_an_envelope_for_many_others_costs_no_key_agreement(agreements: list[Pub
     assert agreements == []
     more = seal(b"{}", [*to, Recipient("did:example:x#1", key)], None, ALICE.secrets)
     agreements.clear()
-    assert ENVELOPES.unpack(more) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert ENVELOPES.unpack(more) is UnpackRejection.NOT_AN_ENVELOPE
     assert agreements == []
 
 
@@ -122,7 +122,7 @@ def test_an_anonymous_envelope_that_does_not_open_costs_one_key_agreement(
     wrong = Recipient(f"{OWN.peer2}#key-2", PublicKey(Curve.X25519, OTHER.curve_public))
     body = ALICE.pack(ALICE.plaintext(PEER4), wrong, None)
     agreements.clear()
-    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert ENVELOPES.unpack(body) is UnpackRejection.UNDECRYPTABLE
     assert len(agreements) == 1
 
 
@@ -208,7 +208,7 @@ def test_any_headers_make_a_message_or_none(members: dict[str, Any], kind: str) 
         return
     found = ENVELOPES.unpack(body)
     if not isinstance(found, Unpacked):
-        assert found in {UnpackRefusal.NOT_A_MESSAGE, UnpackRefusal.UNDECRYPTABLE}
+        assert found in {UnpackRejection.NOT_A_MESSAGE, UnpackRejection.UNDECRYPTABLE}
         return
     taken = ENVELOPES.of(found.version).read(found)
     if taken is not None and taken.is_forward:

@@ -19,7 +19,7 @@ from http_edge.didcomm.envelopes.messages import (
     ProblemReport,
     Reply,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
@@ -42,7 +42,7 @@ def unpacked(plaintext: Any, sender: KeyPair | None = AGENT) -> Unpacked:
 def opened(envelope: bytes) -> dict[str, Any]:
     """What the agent reads."""
     found = opened_with(envelope, AGENT)
-    assert not isinstance(found, UnpackRefusal)
+    assert not isinstance(found, UnpackRejection)
     assert found.sender_key == OURS.public
     plaintext: dict[str, Any] = orjson.loads(found.plaintext)
     return plaintext
@@ -74,7 +74,7 @@ def test_an_envelope_for_others_names_its_recipients_once_in_base58() -> None:
     "body", [b"", b"[]", b"{", b"null", b'{"protected":1}', orjson.dumps(PING)]
 )
 def test_what_is_of_no_version_is_no_envelope(body: bytes) -> None:
-    assert ENVELOPES.unpack(body) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert ENVELOPES.unpack(body) is UnpackRejection.NOT_AN_ENVELOPE
 
 
 def test_an_answer_is_packed_for_the_sender_in_the_form_of_the_question() -> None:

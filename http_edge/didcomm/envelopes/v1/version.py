@@ -16,7 +16,7 @@ from http_edge.didcomm.envelopes.messages import (
     OpenReport,
     ProblemReport,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.v1 import envelope, plaintext
 from http_edge.didcomm.envelopes.v1.forward import read_forward
@@ -49,7 +49,7 @@ class V1:
         self._key = key
         self._own_name = base58(key.public)
 
-    def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
+    def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRejection | None:
         """Unpack a parsed envelope; None if it is of another version."""
         sealed = envelope.parsed(value)
         if sealed is None:
@@ -58,7 +58,7 @@ class V1:
             return ForOthers([base58(kid) for kid in dict.fromkeys(sealed.kids)], self.name)
         opened = envelope.unpack(sealed, self._key)
         if opened is None:
-            return UnpackRefusal.UNDECRYPTABLE
+            return UnpackRejection.UNDECRYPTABLE
         sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         found = object_in(opened.plaintext)
         work = 1 if sender is None else 2

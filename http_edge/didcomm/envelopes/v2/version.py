@@ -35,7 +35,7 @@ from http_edge.didcomm.envelopes.messages import (
     ProblemReport,
     UnknownSender,
     Unpacked,
-    UnpackRefusal,
+    UnpackRejection,
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
 from http_edge.didcomm.envelopes.public_keys import PublicKey, read_multibase, write_multibase
@@ -126,7 +126,7 @@ class V2:
         self._now_s = now_s
         self._parse_content = parse_content
 
-    def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
+    def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRejection | None:
         """Unpack a parsed envelope; None if it is of another version."""
         if not envelope.is_envelope(value):
             return None
@@ -135,16 +135,16 @@ class V2:
             return opened
         if opened.sender is None and envelope.is_envelope(opened.value):
             inner = self._open(opened.value)
-            if isinstance(inner, UnknownSender) or inner is UnpackRefusal.NOT_A_MESSAGE:
+            if isinstance(inner, UnknownSender) or inner is UnpackRejection.NOT_A_MESSAGE:
                 return inner
             if not isinstance(inner, _Opened) or inner.sender is None:
                 # An inner envelope for others, or anonymous again, is not allowed.
-                return UnpackRefusal.UNDECRYPTABLE
+                return UnpackRejection.UNDECRYPTABLE
             opened = msgspec.structs.replace(inner, work=opened.work + inner.work)
         if is_signed(opened.value):
             signed = self._signed(opened)
             if signed is None:
-                return UnpackRefusal.UNDECRYPTABLE
+                return UnpackRejection.UNDECRYPTABLE
             opened = signed
         if opened.sender is not None:
             self.seen.remember(opened.sender.keys)
@@ -244,11 +244,11 @@ class V2:
     def _is_own_did(self, text: str) -> bool:
         return text in self._own.by_kid or canonical_name(text) in self._own.names
 
-    def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRefusal:
+    def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRejection:
         """Open one envelope; one for others or of an unknown sender costs no key agreement."""
         sealed = envelope.parsed(value)
         if sealed is None:
-            return UnpackRefusal.NOT_AN_ENVELOPE
+            return UnpackRejection.NOT_AN_ENVELOPE
         ours = self._own.by_kid
         number = next((n for n, kid in enumerate(sealed.kids) if kid in ours), None)
         if number is None:
@@ -258,17 +258,17 @@ class V2:
         if sealed.sender_kid and sender is None:
             did = sealed.sender_kid.partition("#")[0]
             unknown = self.seen.is_to_learn(did)
-            return UnknownSender(did) if unknown else UnpackRefusal.UNDECRYPTABLE
+            return UnknownSender(did) if unknown else UnpackRejection.UNDECRYPTABLE
         key = None if sender is None else sender.key
         opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
         if opened is None:
-            return UnpackRefusal.UNDECRYPTABLE
+            return UnpackRejection.UNDECRYPTABLE
         found = object_in(opened, self._parse_content)
         if found is None:
-            return UnpackRefusal.NOT_A_MESSAGE
+            return UnpackRejection.NOT_A_MESSAGE
         return _Opened(found, opened, own, sender, 1 if sender is None else 2)
 
-    def _for_others(self, kids: Sequence[str]) -> ForOthers | UnpackRefusal:
+    def _for_others(self, kids: Sequence[str]) -> ForOthers | UnpackRejection:
         """Return whose envelope this is, if none of its key ids is one of ours.
 
         A sender that took a wrong key of ours, or wrote no DID, has to learn it: no recipient can
@@ -278,7 +278,7 @@ class V2:
         others = [name for name in names if name not in self._own.names]
         if others:
             return ForOthers(others, self.name)
-        return UnpackRefusal.UNDECRYPTABLE if names else UnpackRefusal.NOT_AN_ENVELOPE
+        return UnpackRejection.UNDECRYPTABLE if names else UnpackRejection.NOT_AN_ENVELOPE
 
     def _sender(self, kid: str) -> _Sender | None:
         """Return the sender with this key id, if its DID is known and lists it for agreement."""
