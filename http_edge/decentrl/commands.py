@@ -145,17 +145,10 @@ class CommandEndpoint:
         claim = NonceClaim(shard, key, command.timestamp_ms, sender_did=sender_did)
         fetch = self._dids_to_fetch(command) if self._resolver.fetches else []
         if fetch:
-            unproven = msgspec.structs.replace(claim, proof=Proof.NOT_YET)
-            reply = await self._gateway.submit(
-                Submission(shard, sender_did, key, unproven, request_id=current())
-            )
-            if not isinstance(reply, Done):
-                return self._counted(_refused(reply), command)
+            failed = await self._fetch(fetch, claim, len(body))
+            if failed is not None:
+                return self._counted(failed, command)
             claim = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
-            for did in fetch:
-                if await self._resolver.resolve(did) is Fetch.NEEDED:
-                    charge_unproven(len(body))
-                    return self._counted(refuse(Refusal.TEMPORARILY_UNAVAILABLE), command)
         started_s = perf_counter()
         validate = partial(self._validator.validate, command, now_ms / 1000)
         result = await self._reads.read(len(body), validate)
@@ -224,6 +217,23 @@ class CommandEndpoint:
     def _dids_to_fetch(self, command: CommandEnvelope) -> list[str]:
         dids = self._validator.dids_to_resolve(command)
         return [did for did in dids if self._resolver.resolve_now(did) is Fetch.NEEDED]
+
+    async def _fetch(self, dids: list[str], claim: NonceClaim, size_bytes: int) -> Answer | None:
+        """Fetch documents once the nonce is claimed; return None, or the answer if one fails.
+
+        The claim comes first, so that a replayed command makes the edge fetch nothing.
+        """
+        unproven = msgspec.structs.replace(claim, proof=Proof.NOT_YET)
+        reply = await self._gateway.submit(
+            Submission(claim.partition, claim.sender_did, claim.key, unproven, request_id=current())
+        )
+        if not isinstance(reply, Done):
+            return _refused(reply)
+        for did in dids:
+            if await self._resolver.resolve(did) is Fetch.NEEDED:
+                charge_unproven(size_bytes)
+                return refuse(Refusal.TEMPORARILY_UNAVAILABLE)
+        return None
 
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
