@@ -17,7 +17,7 @@ from actors.core.commands import ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
-from http_edge.didcomm.delivery.pump import IMPLICIT, delivery_to
+from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.inbound import Inbound, MessageRejection

@@ -23,7 +23,7 @@ from actors.core.replies import EnvelopeQueued
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
-from http_edge.didcomm.delivery.pump import packed
+from http_edge.didcomm.delivery.hand_out import packed
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,

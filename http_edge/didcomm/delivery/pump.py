@@ -14,17 +14,17 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from actors.core.commands import DeliverMessages, RemoveMessages
+from actors.core.commands import RemoveMessages
 from actors.core.forwarded import LIVE
 from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import NewId
+from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to, packed
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import TO_RETRY, Identities
-from http_edge.listener.body_reads import read_apart
 from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import DidComm
 
@@ -33,34 +33,13 @@ _RETRY_S: Final = 1.0
 _SWEEP_S: Final = 900.0
 """A wake-up is a hint and can be lost, so the queue is also asked at this interval. Each question
 is sealed in the log, so thousands of idle sockets must not ask often."""
-IMPLICIT: Final = "implicit"
-"""The channel of deliveries by implicit pickup."""
 _BATCH: Final = 20
 """Messages in one live delivery or between two pings: enough to fill the pipe."""
-_AT_ONCE_BYTES: Final = 524_288
-"""Packing so many bytes of delivered messages takes 2 ms for DIDComm v1 and 5 ms for v2; a hundred
-usual messages are less. A thread would cost each of them more than it saves others."""
 
 LiveDelivery: TypeAlias = Callable[[Sequence[DeliveredMessage]], NewMessage]
 """Writes messages as an unsolicited delivery."""
 Arrived: TypeAlias = Callable[[], Awaitable[bool]]
 """Waits until the agent has read everything that was sent; False if its socket is gone."""
-
-
-def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> DeliverMessages:
-    """Return the command that leases up to ``limit`` messages to a session, within the settings."""
-    return DeliverMessages(
-        session=session,
-        channel=channel,
-        limit=min(limit, settings.delivery_messages_max),
-        bytes_max=settings.delivery_bytes_max,
-        lease_ms=round(settings.lease_s * 1000),
-    )
-
-
-async def packed(delivered_bytes: int, pack: Callable[[], bytes]) -> bytes:
-    """Pack a message that delivers so many bytes, outside of the event loop if they are many."""
-    return pack() if delivered_bytes <= _AT_ONCE_BYTES else await read_apart(pack)
 
 
 class Pump:

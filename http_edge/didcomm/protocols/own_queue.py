@@ -18,7 +18,7 @@ from actors.core.commands import EndLive, QueryQueue, RemoveMessages, StartLive
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
-from http_edge.didcomm.delivery.pump import delivery_to
+from http_edge.didcomm.delivery.hand_out import delivery_to
 from http_edge.didcomm.envelopes.messages import Attachment, Attachments, Json
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.settings.settings import DidComm
