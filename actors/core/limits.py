@@ -64,8 +64,9 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per host process: what is kept in memory and how much one transaction takes.
 
     If several commands came recently, a transaction waits for more, as long as the last one took
-    and at most ``gather_s_max``. The work of one transaction and the rate of one sender (0 for no
-    limit) are in the units of ``actors.core.cost``; a host keeps the rates of ``keys_max`` senders.
+    and at most ``commit_delay_s_max``. The work of one transaction and the rate of one sender (0
+    for no limit) are in the units of ``actors.core.cost``; a host keeps the rates of ``keys_max``
+    senders.
     """
 
     timestamp_window_ms: int = 300_000
@@ -76,7 +77,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     per_sender_per_s: float = 200
     burst_s: float = 5
     keys_max: int = 50_000
-    gather_s_max: float = 0.02
+    commit_delay_s_max: float = 0.02
     pages_bytes_max: int = 64 * 1024 * 1024
     active_identities_max: int = 20_000
     active_bytes_max: int = 256 * 1024 * 1024

@@ -142,7 +142,7 @@ class Writer:
         self._incarnation = incarnation
         self._push_out = push_out
         self._limits = limits
-        self._commit_delay = CommitDelay(limits.gather_s_max)
+        self._commit_delay = CommitDelay(limits.commit_delay_s_max)
         self._cheap: Turns[_Item] = Turns()
         self._costly: Turns[_Item] = Turns()
         self._costly_from_s = 0.0

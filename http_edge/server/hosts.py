@@ -86,7 +86,9 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         shards=settings.shards,
         limits=replace(
             HostLimits(**_named_alike(HostLimits, limits, settings.protocol, settings.rates)),
-            gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,
+            commit_delay_s_max=0.0
+            if settings.log_dsn.startswith("sqlite:")
+            else limits.commit_delay_s_max,
             dedicate_above_commands_per_s=dedicate_above_per_s(settings),
             identity=_identity_limits(settings),
             retention=RetentionPace(**_named_alike(RetentionPace, settings.retention)),

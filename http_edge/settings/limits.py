@@ -203,7 +203,9 @@ class Limits(Section):
     """Work in one transaction of commands that cost more than 16 units each, but always at least
     one such command: 400 take 30 ms. All other commands wait that long; while they wait, costly
     commands take at most half of the time."""
-    gather_s_max: float = Field(default=0.02, ge=0, le=1)
+    commit_delay_s_max: float = Field(
+        default=0.02, ge=0, le=1, json_schema_extra={"former_name": "limits.gather_s_max"}
+    )
     """Longest time that a PostgreSQL transaction waits for more commands when several came
     recently. It waits as long as the last transaction took, up to this; a single client never
     waits. A commit costs host and server 1.5 ms of CPU together, so two nodes with small

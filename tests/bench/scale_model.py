@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-GATHER_S: Final = 0.02
-"""The most that a transaction waits for more commands: ``limits.gather_s_max``."""
+COMMIT_DELAY_S: Final = 0.02
+"""The most that a transaction waits for more commands: ``limits.commit_delay_s_max``."""
 LEASE_S: Final = 4.0
 """``limits.host_lease_s``."""
 RENEWALS: Final = 4
@@ -138,7 +138,8 @@ def cycle_s(costs: UnitCosts, deployment: Deployment, batch: float) -> float:
     """From one transaction of a host to its next, when there is always something to do."""
     decided_s = batch * costs.host_visit_s + costs.host_commit_s  # one thread does it all
     took_s = decided_s + append_s(costs, batch)  # and appends afterwards
-    alone_s = took_s + min(took_s, GATHER_S)  # it waits for company as long as the last one took
+    # It waits for more commands as long as the last one took.
+    alone_s = took_s + min(took_s, COMMIT_DELAY_S)
     turns_s = deployment.hosts_of_database * append_s(costs, batch)  # appends take turns
     return max(alone_s, turns_s)
 

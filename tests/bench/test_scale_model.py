@@ -13,7 +13,7 @@ from tests.bench.scale_model import (
     ANSWER_S,
     BUSY,
     COMMAND_S_MAX,
-    GATHER_S,
+    COMMIT_DELAY_S,
     LEASE_S,
     Deployment,
     IdleCosts,
@@ -84,7 +84,7 @@ def test_a_cycle_is_that_of_the_host_or_the_turns_of_all_hosts_of_its_database()
     took_s = 2e-3 + 10 * 40e-6 + 10 * 50e-6 + 1e-3
     assert cycle_s(FORWARDS, ONE, 10) == pytest.approx(2 * took_s)
     long_s = 2e-3 + 400 * 40e-6 + 400 * 50e-6 + 1e-3
-    assert cycle_s(FORWARDS, ONE, 400) == pytest.approx(long_s + GATHER_S)
+    assert cycle_s(FORWARDS, ONE, 400) == pytest.approx(long_s + COMMIT_DELAY_S)
     assert cycle_s(FORWARDS, TEN, 10) == pytest.approx(10 * 2.4e-3)
     # A node has a host for each database: with more of these the turns are no shorter.
     assert cycle_s(FORWARDS, Deployment(nodes=10, databases=10), 10) == pytest.approx(24e-3)

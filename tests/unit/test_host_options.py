@@ -10,7 +10,7 @@ from http_edge.settings.settings import Section, Settings
 
 CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
 ODD = 77
-ELSEWHERE = {"identity", "retention", "gather_s_max", "dedicate_above_commands_per_s"}
+ELSEWHERE = {"identity", "retention", "commit_delay_s_max", "dedicate_above_commands_per_s"}
 """Limits that other tests of this file are about."""
 AGES = {
     "queue_age_s_max": "messages_s",
@@ -73,9 +73,9 @@ def test_a_host_looks_for_what_is_due_as_often_as_the_settings_say() -> None:
 
 def test_a_host_waits_for_more_commands_where_a_commit_crosses_a_network() -> None:
     for settings, waits_s in ((CLUSTER, ODD), (Settings(), 0)):
-        limits = settings.limits.model_copy(update={"gather_s_max": ODD})
+        limits = settings.limits.model_copy(update={"commit_delay_s_max": ODD})
         changed = settings.model_copy(update={"limits": limits})
-        assert host_options(changed, 0).limits.gather_s_max == waits_s
+        assert host_options(changed, 0).limits.commit_delay_s_max == waits_s
 
 
 def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say() -> None:

@@ -57,7 +57,7 @@ class Running:
         owner: Host,
         log: EventLog,
         work_max: float = 100,
-        gather_s_max: float = 0.0,
+        commit_delay_s_max: float = 0.0,
         costly_max: float = 300,
         unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
     ) -> None:
@@ -70,7 +70,7 @@ class Running:
             limits=HostLimits(
                 transaction_work_max=work_max,
                 costly_work_max=costly_max,
-                gather_s_max=gather_s_max,
+                commit_delay_s_max=commit_delay_s_max,
             ),
             unanswered_bytes_max=unanswered_bytes_max,
         )
@@ -118,7 +118,7 @@ def test_a_transaction_takes_no_more_work_than_its_bound(log: EventLog, owner: H
 
 
 def test_one_client_alone_never_waits_for_others(log: EventLog, owner: Host) -> None:
-    running = Running(owner, log, gather_s_max=LONGER_THAN_A_TEST_S)
+    running = Running(owner, log, commit_delay_s_max=LONGER_THAN_A_TEST_S)
     running.writer.start()
     for number in range(3):
         running.ask(submission(ME, registration(ME)))

@@ -114,3 +114,19 @@ def test_a_renamed_setting_names_the_one_it_was() -> None:
     setting = Setting("new.name", schema)
     assert (setting.former_name, setting.reason) == ("old.name", "Why. Formerly old.name.")
     assert (variable_of("old.name"), setting.variable) == ("POSTE_OLD__NAME", "POSTE_NEW__NAME")
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        ("didcomm.queue_age_s_max", "retention.messages_s"),
+        ("limits.gather_s_max", "limits.commit_delay_s_max"),
+    ],
+)
+def test_a_setting_of_an_earlier_release_is_read_by_its_former_name(
+    former: str, present: str
+) -> None:
+    section, _, field = present.rpartition(".")
+    loaded = load_settings({former: "1"}, {})
+    assert getattr(getattr(loaded.settings, section), field) == 1
+    assert every_setting()[present].reason.endswith(f"Formerly {former}.")
