@@ -113,8 +113,8 @@ def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[st
         "rows_left": status.rows_left,
         "rows_stayed": status.rows_stayed,
         "last_round_age_s": age_s(status.ended_at_ms, now_ms),
-        "trouble": status.fault,
-        "trouble_age_s": age_s(status.fault_since_ms, now_ms),
+        "fault": status.fault,
+        "fault_age_s": age_s(status.fault_since_ms, now_ms),
     }
 
 

@@ -136,8 +136,8 @@ def _figures(status: ExportStatus, log_position: int | None, now_ms: int) -> dic
         "last_step_age_s": age_s(status.stepped_at_ms, now_ms),
         "caught_up_age_s": age_s(status.caught_up_at_ms, now_ms),
         "complete_until": time_text(status.complete_until_ms),
-        "trouble": status.fault,
-        "trouble_age_s": age_s(status.fault_since_ms, now_ms),
+        "fault": status.fault,
+        "fault_age_s": age_s(status.fault_since_ms, now_ms),
         "standby": status.is_standing_by,
     }
 

@@ -78,8 +78,8 @@ _HOST_COUNTERS: Final = {
     "activations": ("poste_activations", "Identities that were read from the log into memory."),
 }
 _HOST_GAUGES: Final = {
-    "cached_identities": ("poste_resident_identities", "Identities in memory."),
-    "cached_bytes": ("poste_resident_bytes", "Bytes that the identities in memory take."),
+    "cached_identities": ("poste_cached_identities", "Identities in memory."),
+    "cached_bytes": ("poste_cached_bytes", "Bytes that the identities in memory take."),
     "nonces": ("poste_nonces", "Nonces in force."),
     "leases": ("poste_leases", "Messages that are delivered and not yet acknowledged."),
     "sessions": (
@@ -110,8 +110,8 @@ _EXPORT_GAUGES: Final = {
         "poste_export_caught_up_age_seconds",
         "Seconds since the export was last complete.",
     ),
-    "trouble_age_s": (
-        "poste_export_trouble_age_seconds",
+    "fault_age_s": (
+        "poste_export_fault_age_seconds",
         "Seconds for which the export has been failing; absent while it works.",
     ),
     "standby": (
@@ -130,8 +130,8 @@ _ARCHIVE_GAUGES: Final = {
         "poste_archive_last_round_age_seconds",
         "Seconds since a round of archiving last finished.",
     ),
-    "trouble_age_s": (
-        "poste_archive_trouble_age_seconds",
+    "fault_age_s": (
+        "poste_archive_fault_age_seconds",
         "Seconds for which archiving has been failing; absent while it works.",
     ),
 }

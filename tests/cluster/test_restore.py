@@ -27,14 +27,14 @@ from tests.cluster.server import MEDIATOR_DID, Server
 pytestmark = pytest.mark.cluster
 
 
-async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
+async def _exported(server: Server, *, has_fault: bool) -> dict[str, Any] | None:
     """What the status says of the export, if it has a fault or has caught up."""
     settings = Settings(data_dir=server.data_dir)
     answer = await asyncio.to_thread(RunningMediator(settings).ask, "GET", "/status")
     status: dict[str, Any] = answer["export"]
-    if in_trouble:
-        return status if status["trouble_age_s"] is not None else None
-    return status if status["caught_up_age_s"] is not None and not status["trouble"] else None
+    if has_fault:
+        return status if status["fault_age_s"] is not None else None
+    return status if status["caught_up_age_s"] is not None and not status["fault"] else None
 
 
 async def test_what_was_queued_before_is_fetched_from_the_restored_mediator(
@@ -61,10 +61,10 @@ async def test_what_was_queued_before_is_fetched_from_the_restored_mediator(
             found = await waiting_payloads(again.as_(reader.identity))
             assert found == ["written before", "written after"]
 
-            fault = await until(partial(_exported, restored, in_trouble=True))
+            fault = await until(partial(_exported, restored, has_fault=True))
             assert fault is not None
-            assert fault["trouble"]
+            assert fault["fault"]
             elsewhere.unlink()
-            exported = await until(partial(_exported, restored, in_trouble=False))
+            exported = await until(partial(_exported, restored, has_fault=False))
             assert exported is not None
             assert exported["rows_behind"] == 0

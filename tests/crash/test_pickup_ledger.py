@@ -186,7 +186,7 @@ def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Ru
     )
 
 
-def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
+def test_amid_faults_a_session_from_before_may_read_late_what_was_acknowledged(
     run: Run,
 ) -> None:
     run.ledger.fault(begins=True)
@@ -200,7 +200,7 @@ def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
     )
 
 
-def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
+def test_leases_are_not_held_to_amid_faults_and_are_after_them(run: Run) -> None:
     run.ledger.fault(begins=True)
     run.hand_out(4, at_s=41)
     run.ledger.fault(begins=False)

@@ -84,7 +84,7 @@ def test_what_is_asked_for_is_shown_with_these_labels(query: str) -> None:
         assert wanted <= labels | OF_PROMETHEUS | OF_SEVERAL_DATABASES, query
 
 
-def test_every_trouble_that_a_mediator_shows_is_alerted_on() -> None:
+def test_every_fault_that_a_mediator_shows_is_alerted_on() -> None:
     alerted = {metric for rule in RULES for metric, _ in _SELECTOR.findall(rule["expr"])}
     assert alerted >= {
         "poste_up",
@@ -92,7 +92,7 @@ def test_every_trouble_that_a_mediator_shows_is_alerted_on() -> None:
         "poste_short_of_disk",
         "poste_append_failures_total",
         "poste_partitions_lost_total",
-        *(name for name in SHOWN if name.endswith(("_trouble_age_seconds", "_until_full"))),
+        *(name for name in SHOWN if name.endswith(("_fault_age_seconds", "_until_full"))),
         "poste_archive_last_round_age_seconds",
         "poste_export_caught_up_age_seconds",
     }

@@ -174,8 +174,8 @@ def test_a_round_that_is_interrupted_is_reported_by_the_next_one(
         "rows_left": summary.left,
         "rows_stayed": summary.seam - summary.left,
         "last_round_age_s": 1.5,
-        "trouble": "",
-        "trouble_age_s": None,
+        "fault": "",
+        "fault_age_s": None,
     }
 
 
@@ -188,12 +188,12 @@ def test_what_keeps_rows_in_the_log_is_shown_until_it_is_over(
     for now_ms in (NOW_MS, NOW_MS + 1_000):
         run_beside(settings, threading.Event(), Reporter(settings.data_dir, partial(int, now_ms)))
     shown = figures(settings.data_dir, NOW_MS + 2_500)
-    assert shown["trouble"]
-    assert shown["trouble_age_s"] == 2.5
+    assert shown["fault"]
+    assert shown["fault_age_s"] == 2.5
     in_the_way.unlink()
     run_beside(settings, threading.Event(), Reporter(settings.data_dir, lambda: NOW_MS))
     shown = figures(settings.data_dir, NOW_MS)
-    assert (shown["trouble"], shown["trouble_age_s"]) == ("", None)
+    assert (shown["fault"], shown["fault_age_s"]) == ("", None)
     assert shown["rows_left"] > 0
 
 
@@ -283,7 +283,7 @@ def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
     run_beside(settings, Between(), Reporter(settings.data_dir, lambda: NOW_MS))
     assert seams == [0, log.position()]
     shown = figures(settings.data_dir, NOW_MS)
-    assert (shown["trouble"], shown["last_round_age_s"]) == ("", None)
+    assert (shown["fault"], shown["last_round_age_s"]) == ("", None)
     history.play(random_script(3, 100))
     before.append(summary_of(log).left)
     monkeypatch.setattr("http_edge.cli.archive.archive_once", partial(_beside, other))

@@ -190,7 +190,7 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
         fault = steps.get(timeout=WAIT_S)
         assert isinstance(fault, ExportUnavailable)
         status = figures(settings.data_dir, log.position(), NOW_MS + 2_500)
-        assert (status["trouble"], status["trouble_age_s"]) == (str(fault), 2.5)
+        assert (status["fault"], status["fault_age_s"]) == (str(fault), 2.5)
         in_the_way.unlink()
         assert isinstance(steps.get(timeout=WAIT_S), Exported)
     assert _rows(settings) == len(whole_log(log))
@@ -201,8 +201,8 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
         "rows_behind": 3,
         "last_step_age_s": 1.5,
         "caught_up_age_s": 1.5,
-        "trouble": "",
-        "trouble_age_s": None,
+        "fault": "",
+        "fault_age_s": None,
         "standby": False,
     }
 
@@ -224,13 +224,13 @@ def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(
         status = figures(settings.data_dir, log.position(), NOW_MS)
     assert status["position"] == exported
     assert status["rows_behind"] == log.position() - exported
-    assert status["trouble"]
+    assert status["fault"]
 
 
 def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
     status = figures(tmp_path, 5, NOW_MS)
     assert (status["position"], status["rows_behind"]) == (None, None)
-    assert "runs on another machine or has not started" in status["trouble"]
+    assert "runs on another machine or has not started" in status["fault"]
 
 
 def test_a_place_of_another_program_is_a_fault_and_no_end(
@@ -308,7 +308,7 @@ def _exporting() -> int:
     return int(found)
 
 
-async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: EventLog) -> None:
+async def test_an_exporter_that_is_killed_is_a_fault(settings: Settings, log: EventLog) -> None:
     Growing(log).grow()
     stopping = asyncio.Event()
 
@@ -321,7 +321,7 @@ async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: Ev
     async with asyncio.timeout(WAIT_S):
         await shown("position")
         os.kill(_exporting(), signal.SIGKILL)
-        assert await shown("trouble") == "the exporting process ended with code -9"
+        assert await shown("fault") == "the exporting process ended with code -9"
         stopping.set()
         await running
 
@@ -333,7 +333,7 @@ def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> N
     started = Reporter(tmp_path, lambda: NOW_MS + 9_000)
     status = figures(tmp_path, 7, NOW_MS + 9_000)
     assert (status["position"], status["caught_up_age_s"]) == (None, 9)
-    assert (status["trouble"], status["trouble_age_s"]) == ("killed", 8)
+    assert (status["fault"], status["fault_age_s"]) == ("killed", 8)
     started.on_caught_up(7)
     status = figures(tmp_path, 7, NOW_MS + 9_000)
-    assert (status["caught_up_age_s"], status["trouble_age_s"]) == (0, None)
+    assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)

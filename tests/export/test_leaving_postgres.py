@@ -226,7 +226,7 @@ async def test_each_node_starts_rounds_and_says_how_far_the_log_is(
     assert findings(open_place(one.archive_place)) == []
     run_beside(two, threading.Event(), Reporter(two.data_dir, lambda: NOW_MS))
     shown, summary = figures(two.data_dir, NOW_MS), summary_of(log)
-    assert shown["trouble"] == ""
+    assert shown["fault"] == ""
     assert (shown["position"], shown["rows_left"]) == (summary.seam, summary.left)
     assert summary.left > 0
 

@@ -97,7 +97,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
         exporting.append(exporter(machines[1]))
         said(exporting[1], "stands by")
         status = figures(machines[1].data_dir, log.position(), 0)
-        assert (status["standby"], status["trouble"], status["position"]) == (True, "", None)
+        assert (status["standby"], status["fault"], status["position"]) == (True, "", None)
         exporting[0].kill()
         growing.grow()
         said(exporting[1], "exported")

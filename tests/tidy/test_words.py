@@ -21,6 +21,7 @@ INSTEAD_OF_WORDS = {
     "roster": "membership",
     "somebody": "another client, another identity",
     "told": "reported, answered, sent",
+    "trouble": "fault, or rejection",
     "verdict": "validation result",
     "whoever": "the caller, the sender, any client",
     "whomever": "the caller, the sender, any client",
@@ -43,12 +44,10 @@ INSTEAD_OF_NAMES = {
     "Rounds": "DeliveryWorker",
     "OwnHost": "DedicatedHost",
     "Standing": "Authorization",
-    "Trouble": "Rejection, or a fault",
     "asked": "request, question",
     "comes_round": "is_due",
     "keep_house": "run_housekeeping",
     "office": "queue",
-    "on_trouble": "on_fault",
 }
 """Names that no module defines or uses; each with what to say."""
 
@@ -57,6 +56,7 @@ INSTEAD_OF_PHRASES = {
     r"hosts? of one\b(?! mediator)": "dedicated host",
     r"\bown_hosts?\b|\bOwnHost": "dedicated host",
     r"\b\w+Front\b": "…Endpoint",
+    r"\bposte_resident_(?:identities|bytes)\b": "poste_cached_…",
     r"\bimport (\w+) as \1s\b": "two names for one thing",
 }
 
@@ -66,7 +66,9 @@ HISTORY = ("CHANGELOG.md",)
 """Says what was, in the words of then."""
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-TEXTS = (".md", ".py", ".toml", ".yaml", ".yml", ".txt", ".service", ".conf", ".sh", ".mjs")
+TEXTS = (
+    ".md", ".py", ".toml", ".yaml", ".yml", ".json", ".txt", ".service", ".conf", ".sh", ".mjs",
+)  # fmt: skip
 
 
 def _texts() -> list[str]:

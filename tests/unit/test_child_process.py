@@ -43,7 +43,7 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
         await keep(settings, stopping, None)
     assert started == 3
     if keep is keep_exporting:
-        shown = figures(tmp_path, None, 0)["trouble"]
+        shown = figures(tmp_path, None, 0)["fault"]
         assert shown == "the exporting process could not be started"
 
 

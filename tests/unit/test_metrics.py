@@ -34,7 +34,7 @@ EXPORT: Final = {
     "position": 5,
     "rows_behind": 2,
     "caught_up_age_s": 1.0,
-    "trouble_age_s": None,
+    "fault_age_s": None,
     "standby": False,
 }
 ARCHIVE: Final = {
@@ -42,7 +42,7 @@ ARCHIVE: Final = {
     "rows_left": 60,
     "rows_stayed": 30,
     "last_round_age_s": 7.0,
-    "trouble_age_s": None,
+    "fault_age_s": None,
 }
 _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
@@ -118,11 +118,11 @@ def test_a_process_that_reports_nothing_is_down_and_the_others_are_shown() -> No
     assert found["poste_log_up"] == 0
     assert "poste_log_position" not in found
     assert found["poste_export_lag_rows"] == 2
-    assert "poste_export_trouble_age_seconds" not in found
+    assert "poste_export_fault_age_seconds" not in found
 
 
 def test_each_database_has_figures_of_its_own_export() -> None:
-    behind = EXPORT | {"position": 9, "rows_behind": None, "trouble_age_s": 4.0, "standby": True}
+    behind = EXPORT | {"position": 9, "rows_behind": None, "fault_age_s": 4.0, "standby": True}
     found = samples(msgspec.structs.replace(seen(host()), exports=[EXPORT, behind]))
     shown = {name: value for name, value in found.items() if name.startswith("poste_export")}
     assert shown == {
@@ -131,7 +131,7 @@ def test_each_database_has_figures_of_its_own_export() -> None:
         "poste_export_lag_rows[('database', '0')]": 2,
         "poste_export_caught_up_age_seconds[('database', '0')]": 1,
         "poste_export_caught_up_age_seconds[('database', '1')]": 1,
-        "poste_export_trouble_age_seconds[('database', '1')]": 4,
+        "poste_export_fault_age_seconds[('database', '1')]": 4,
         "poste_export_standby[('database', '0')]": 0,
         "poste_export_standby[('database', '1')]": 1,
     }

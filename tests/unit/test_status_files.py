@@ -28,8 +28,8 @@ def test_a_fault_is_shown_although_no_new_file_can_be_written(
         path.with_suffix(".part").mkdir()  # instead of a full disk: no draft can be written
     export.on_fault(FAULT)
     archive.on_fault(FAULT)
-    assert export_status.figures(tmp_path, 7, 2_000, number)["trouble"] == str(FAULT)
-    assert archive_status.figures(tmp_path, 2_000, number)["trouble"] == str(FAULT)
+    assert export_status.figures(tmp_path, 7, 2_000, number)["fault"] == str(FAULT)
+    assert archive_status.figures(tmp_path, 2_000, number)["fault"] == str(FAULT)
 
 
 @pytest.mark.parametrize("torn", TORN)
@@ -49,12 +49,12 @@ def test_without_a_readable_record_no_database_counts_as_served(
 
 
 @pytest.mark.parametrize("torn", TORN)
-def test_a_status_that_cannot_be_read_is_trouble_until_it_is_written_again(
+def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
     tmp_path: Path, torn: bytes
 ) -> None:
-    def troubles() -> list[str]:
+    def faults() -> list[str]:
         shown = export_status.figures(tmp_path, 7, 2_000), archive_status.figures(tmp_path, 2_000)
-        return [figures["trouble"] for figures in shown]
+        return [figures["fault"] for figures in shown]
 
     export = export_status.Reporter(tmp_path, lambda: 1_000)
     archive = archive_status.Reporter(tmp_path, lambda: 1_000)
@@ -62,11 +62,11 @@ def test_a_status_that_cannot_be_read_is_trouble_until_it_is_written_again(
     paths = sorted(tmp_path.iterdir(), reverse=True)
     for path in paths:
         path.write_bytes(torn)
-    assert all(f"{path} cannot be read" in why for path, why in zip(paths, troubles(), strict=True))
+    assert all(f"{path} cannot be read" in why for path, why in zip(paths, faults(), strict=True))
     export.on_fault(FAULT)
     archive.on_fault(FAULT)
-    assert troubles() == [str(FAULT)] * 2
+    assert faults() == [str(FAULT)] * 2
     for path in paths:
         path.write_bytes(torn)
     export_status.Reporter(tmp_path, lambda: 1_000).on_step(7)
-    assert troubles()[0] == ""
+    assert faults()[0] == ""
