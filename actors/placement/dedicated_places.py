@@ -39,11 +39,11 @@ from actors.host.port import (
     TakeIn,
 )
 from actors.host.session_registry import Handover
+from actors.host.tasks import Tasks
 from actors.placement.dedication import DedicationList, DedicationLoad, DedicationRules
 from actors.placement.membership import Hosts, Membership
 from actors.placement.orders import DedicationOrders
 from actors.placement.port import IdentityPlace, Placed
-from actors.placement.tasks import Tasks
 from eventstore.log.seal import command_key
 
 _OPERATOR, _LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD

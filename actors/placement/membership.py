@@ -27,7 +27,7 @@ from actors.host.port import (
     ReleasePartitions,
     SetDraining,
 )
-from actors.placement.tasks import Tasks
+from actors.host.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_S: Final = 0.4

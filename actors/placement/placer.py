@@ -25,12 +25,12 @@ import msgspec
 
 from actors.core.placement_table import PlacementTable
 from actors.host.port import HostUnavailable
+from actors.host.tasks import Tasks
 from actors.placement.assignment import Move, assign
 from actors.placement.dedicated_places import DedicatedPlaces
 from actors.placement.dedication import DedicationRules
 from actors.placement.membership import Hosts, Membership
 from actors.placement.port import HostPlace, Placed, Places, ShardPlace
-from actors.placement.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER: Final = 4

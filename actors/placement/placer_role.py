@@ -31,6 +31,7 @@ from actors.host.host_client import (
 )
 from actors.host.host_connection import Answered, HostServer
 from actors.host.host_term import HostTerm
+from actors.host.tasks import Tasks
 from actors.placement.placer import Placer
 from actors.placement.port import (
     Dedicate,
@@ -46,7 +47,6 @@ from actors.placement.port import (
     Release,
     Succeeded,
 )
-from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 

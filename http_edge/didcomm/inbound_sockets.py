@@ -12,6 +12,7 @@ import msgspec
 from actors.core.commands import ReleaseLeases
 from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
 from actors.host.clock import NewId
+from actors.host.tasks import Tasks
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
@@ -61,7 +62,7 @@ class _Peer:
         self.explicit = False
         self.live_since: int | None = None
         self._wake = Wake()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = Tasks()
         self._outgoing = outgoing
 
     def notify(self, notice: Notice) -> None:
@@ -84,10 +85,7 @@ class _Peer:
         """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
         self._wake = Wake()
-        task = asyncio.get_running_loop().create_task(work(self._wake))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        task.add_done_callback(_log_failure)
+        self._running.run(work(self._wake)).add_done_callback(_log_failure)
 
     def end_implicit(self) -> None:
         """Push nothing implicitly from now on."""
@@ -104,8 +102,7 @@ class _Peer:
 
     def stop(self) -> None:
         """Cancel the pushes under way, because the socket is gone."""
-        for task in list(self._running):
-            task.cancel()
+        self._running.cancel()
 
 
 class InboundSocket(InboundTransport):
@@ -117,7 +114,7 @@ class InboundSocket(InboundTransport):
         self._outgoing = outgoing
         self._client = client
         self._peers: dict[str, _Peer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._passed: set[asyncio.Task[None]] = set()
         self._passable = asyncio.Event()
         self._pings = 0
@@ -181,8 +178,7 @@ class InboundSocket(InboundTransport):
         for _, awaited in self._awaited:
             if not awaited.done():
                 awaited.set_result(False)
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         for did, peer in self._peers.items():
             peer.stop()
             self._dependencies.hub.remove(did, peer)
@@ -271,9 +267,7 @@ class InboundSocket(InboundTransport):
         return _Peer(pump, self._outgoing)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.run(work)
         task.add_done_callback(_log_failure)
         return task
 

@@ -26,6 +26,7 @@ from actors.core.replies import KeysOver, Push
 from actors.host.clock import Clock, new_id, system_clock
 from actors.host.measures import MetricFamily, families
 from actors.host.port import HostUnavailable
+from actors.host.tasks import Tasks
 from actors.placement.port import PlacerPort
 from eventstore.log.seal import command_key
 from http_edge.admin.erasure import ErasureEndpoint
@@ -143,7 +144,7 @@ class Edge:
         self.operators_port = 0
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []
-        self._working: set[asyncio.Task[None]] = set()
+        self._working = Tasks()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
         """The routes of each protocol family, of health and of the head of the log."""
@@ -363,9 +364,7 @@ class Edge:
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task that belongs to no request; the edge cancels it when it stops."""
-        task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        _ = self._working.run(work, Context())
 
     def host_forgot(self, host: str) -> None:
         """Close the sockets at a host that lost this edge's sessions or could not push to them."""

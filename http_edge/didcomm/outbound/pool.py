@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 from contextvars import Context
 
+from actors.host.tasks import Tasks
 from http_edge.didcomm.outbound.worker import DeliveryQueue, DeliveryWorker
 
 _LOG = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class DeliveryWorkers:
     def __init__(self, queue: DeliveryQueue) -> None:
         self._queue = queue
         self._agents: dict[str, DeliveryWorker] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closing = False
 
     def wake(self, did: str) -> None:
@@ -97,9 +98,7 @@ class DeliveryWorkers:
         if self._closing or not self._queue.settings.enabled:
             return
         worker = self._agents[did] = DeliveryWorker(did, self._queue)
-        task = asyncio.create_task(self._run(did, worker), context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        _ = self._tasks.run(self._run(did, worker), Context())
 
     async def _run(self, did: str, worker: DeliveryWorker) -> None:
         try:

@@ -39,6 +39,7 @@ from actors.core.replies import (
     KeysKnown,
     Reply,
 )
+from actors.host.tasks import Tasks
 from http_edge.didcomm.envelopes.did_documents import account_did
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target, speaker
@@ -89,12 +90,11 @@ class Keylists:
         self._identities = identities
         self._keys_max = keys_max
         self._unreleased = 0
-        self._releasing: set[asyncio.Task[None]] = set()
+        self._releasing = Tasks()
 
     def stop(self) -> None:
         """Repeat no release any more: keys whose release had no answer stay claimed."""
-        for task in self._releasing:
-            task.cancel()
+        self._releasing.cancel()
 
     async def change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
         """Carry out the wanted changes; return a refusal if the owner may have no keylist.
@@ -184,10 +184,7 @@ class Keylists:
         if not left:
             return
         self._unreleased += len(left)
-        again = self._release_later(claims, left)
-        task = asyncio.get_running_loop().create_task(again, context=Context())
-        self._releasing.add(task)
-        task.add_done_callback(self._releasing.discard)
+        _ = self._releasing.run(self._release_later(claims, left), Context())
 
     async def _release_later(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
         left = keys
