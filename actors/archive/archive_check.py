@@ -92,7 +92,7 @@ def check_archive(
         if heads_at(place, catalog, seam.position) != seam.heads:
             why = f"its newest seals at position {seam.position} are not those of the seam"
             yield _finding(Fault.WRONG_SEAM, seam, why)
-        elif not summary.verified_to:
+        elif not summary.verified_before_up_to:
             # The check of the log reports a row that is corrupt.
             with suppress(CorruptRow):
                 yield from _rows_that_differ(log, place, catalog, seam)

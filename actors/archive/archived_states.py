@@ -91,7 +91,7 @@ def beginning_of(
         ExportDamaged, ExportUnavailable: a file is not what was signed, or cannot be read now.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
-    if not catalog.pruned_to:
+    if not catalog.pruned_up_to:
         return None
     first = catalog.statements[0]
     manifest = first.manifest
@@ -99,13 +99,13 @@ def beginning_of(
     stayed = Sum()
     states: dict[bytes, Identity] = {}
     rows: dict[bytes, int] = {}
-    for section in exported_sections(place, catalog, catalog.pruned_to):
+    for section in exported_sections(place, catalog, catalog.pruned_up_to):
         stayed = stayed.plus(map(row_entry, section.rows))
         for row in section.rows:
             if row.topic != SEAL_TOPIC:
                 state = states.setdefault(row.stream, Identity())
                 rows[row.stream] = rows.get(row.stream, 0) + 1
-                fold_rest(state, row, catalog.pruned_to)
+                fold_rest(state, row, catalog.pruned_up_to)
     kept = [
         (UUID(bytes=stream), snapshot_of(state))
         for stream, state in states.items()
@@ -149,7 +149,7 @@ def _folded(
             state = states.get(row.stream)
             if row.topic == SEAL_TOPIC or state is None or row.version > until[row.stream]:
                 continue
-            fold_rest(state, row, catalog.pruned_to)
+            fold_rest(state, row, catalog.pruned_up_to)
     for stream, old in wanted.items():
         if states[stream.bytes].version != old.version:
             raise RowsStay(f"the archive lacks rows of stream {stream}")

@@ -50,18 +50,18 @@ ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
 def not_needed(
     read: ReadRows,
     last: int,
-    pruned_to: int,
+    pruned_up_to: int,
     *,
     window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     streams_at_once: int = STREAMS_AT_ONCE,
 ) -> Positions:
     """Find the rows up to the position ``last`` that nothing needs.
 
-    Rows up to ``pruned_to`` may be missing already. Seals stay that are needed under ``window_ms``,
-    the widest timestamp window of the settings.
+    Rows up to ``pruned_up_to`` may be missing already. Seals stay that are needed under
+    ``window_ms``, the widest timestamp window of the settings.
 
     Raises:
-        RowsStay: a row after ``pruned_to`` is missing.
+        RowsStay: a row after ``pruned_up_to`` is missing.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
     unneeded = Positions(last)
@@ -75,24 +75,24 @@ def not_needed(
     streams = [stream for stream in ends if stream not in newest_ms]
     for start in range(0, len(streams), streams_at_once):
         some = {stream: ends[stream] for stream in streams[start : start + streams_at_once]}
-        for one in _planned(read, some, pruned_to):
+        for one in _planned(read, some, pruned_up_to):
             for position in one.leaving if one.is_same else ():
                 unneeded.add(position)
     return unneeded
 
 
-def fold_rest(state: Identity, row: LogRow, pruned_to: int) -> None:
+def fold_rest(state: Identity, row: LogRow, pruned_up_to: int) -> None:
     """Apply the next remaining row of a stream to its state.
 
     Raises:
         RowsStay: a row before it is missing that was not pruned.
         UnknownTopic, CorruptRow: the row cannot be understood.
     """
-    _go_on(state, row, decode(row.topic, row.state), pruned_to)
+    _go_on(state, row, decode(row.topic, row.state), pruned_up_to)
 
 
-def _go_on(state: Identity, row: LogRow, event: Event, pruned_to: int) -> None:
-    if row.position <= pruned_to:
+def _go_on(state: Identity, row: LogRow, event: Event, pruned_up_to: int) -> None:
+    if row.position <= pruned_up_to:
         state.version = max(state.version, row.version - 1)
     if row.version != state.version + 1:
         raise RowsStay(f"the archive lacks a row before position {row.position}")
@@ -126,11 +126,11 @@ def _seals(
             last_old[row.stream] = row
 
 
-def _planned(read: ReadRows, ends: dict[bytes, int], pruned_to: int) -> Iterator[_Plan]:
+def _planned(read: ReadRows, ends: dict[bytes, int], pruned_up_to: int) -> Iterator[_Plan]:
     """Plan which rows leave these streams; ``ends`` has their last versions."""
     states = {stream: Identity() for stream in ends}
     for row, event in _events(read, ends):
-        _go_on(states[row.stream], row, event, pruned_to)
+        _go_on(states[row.stream], row, event, pruned_up_to)
     plans = {stream: _Plan(state) for stream, state in states.items()}
     for row, event in _events(read, ends):
         plans[row.stream].take(row, event)

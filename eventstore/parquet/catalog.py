@@ -85,14 +85,14 @@ class Catalog:
         return self.statements[-1].manifest.last if self.statements else 0
 
     @property
-    def pruned_to(self) -> int:
+    def pruned_up_to(self) -> int:
         """The position up to which only needed rows are left; 0 if nothing was pruned."""
         first = self.statements[0].manifest if self.statements else None
         return first.last if first is not None and first.is_pruned else 0
 
     @property
     def pruned(self) -> Pruned | None:
-        """The statement about the rows removed up to ``pruned_to``; None if none were."""
+        """The statement about the rows removed up to ``pruned_up_to``; None if none were."""
         return self.statements[0].manifest.pruned if self.statements else None
 
     def check_not_pruned(self, as_of: datetime | int | None) -> None:
@@ -105,7 +105,7 @@ class Catalog:
         if pruned is None or as_of is None:
             return
         is_before = (
-            as_of < self.pruned_to
+            as_of < self.pruned_up_to
             if isinstance(as_of, int)
             else as_of < _time(pruned.recorded_until_ms)
         )
@@ -156,8 +156,8 @@ def pruned_text(catalog: Catalog) -> str:
         _time(ms).isoformat(timespec="seconds") for ms in (pruned.recorded_until_ms, pruned.at_ms)
     )
     return (
-        f"{pruned.rows:,} rows up to position {catalog.pruned_to:,}, recorded until {until}, were"
-        f" removed from the archive at {at}"
+        f"{pruned.rows:,} rows up to position {catalog.pruned_up_to:,}, recorded until {until},"
+        f" were removed from the archive at {at}"
     )
 
 

@@ -211,9 +211,9 @@ class OpenedExport:
         return found
 
     @property
-    def pruned_to(self) -> Position:
+    def pruned_up_to(self) -> Position:
         """The position up to which the export is pruned; 0 if no rows were removed."""
-        return tuple(part.catalog.pruned_to for part in self.parts)
+        return tuple(part.catalog.pruned_up_to for part in self.parts)
 
     @property
     def complete_until_ms(self) -> int | None:

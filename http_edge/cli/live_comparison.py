@@ -271,7 +271,9 @@ class Collector:
         nameless = set(filter(is_erased_name, targets))
         if nameless:
             known = {stream_of(name) for name in targets - nameless}
-            self._writer.add_asleep([n for n in sorted(nameless) if stream_of(n) not in known])
+            self._writer.add_not_in_memory(
+                [n for n in sorted(nameless) if stream_of(n) not in known]
+            )
         return nameless
 
     def _answers(self, targets: Sequence[str]) -> Iterator[list[DescribedState]]:

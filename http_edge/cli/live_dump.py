@@ -4,7 +4,7 @@
                                     made
     <folder>/<table>.parquet        a table of ``actors.core.state_rows``, with ``identity`` first
     <folder>/watermarks.parquet     stream, identity and version of every identity in memory
-    <folder>/asleep.parquet         identities whose names are erased and in no process's memory
+    <folder>/not_in_memory.parquet  identities whose names are erased and in no process's memory
     <folder>/unserved.parquet       identities that their host cannot serve, and why
     <folder>/partitions.parquet     shards as their owners know them, up to which seal
     <folder>/seals.parquet          the newest seals of the shards
@@ -37,7 +37,7 @@ _TIME: Final = pa.timestamp("ms", tz="UTC")
 
 _OWN: Final[Mapping[str, Mapping[str, type]]] = {
     "watermarks": {"stream": bytes, "identity": str, "version": int},
-    "asleep": {"stream": bytes, "identity": str},
+    "not_in_memory": {"stream": bytes, "identity": str},
     "unserved": {"stream": bytes, "identity": str, "fault": str},
     "partitions": {
         "partition": str,
@@ -77,7 +77,7 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     after: Sequence[int]
     before: Sequence[int]
     identities: int
-    asleep: int
+    not_in_memory: int
     rows: dict[str, int]
 
 
@@ -126,9 +126,9 @@ class DumpWriter:
         if self._count >= _ROWS_AT_ONCE:
             self._flush()
 
-    def add_asleep(self, targets: Sequence[str]) -> None:
+    def add_not_in_memory(self, targets: Sequence[str]) -> None:
         """Add identities that no process has in memory, by name or by digest of an erased name."""
-        self._add("asleep", [(stream_of(target), target) for target in targets])
+        self._add("not_in_memory", [(stream_of(target), target) for target in targets])
 
     def add_nonces(self, held: NoncesHeld) -> None:
         """Add a partition and its nonces, without those that may have expired by now."""
@@ -147,7 +147,7 @@ class DumpWriter:
             after=after,
             before=before,
             identities=self._rows["watermarks"],
-            asleep=self._rows["asleep"],
+            not_in_memory=self._rows["not_in_memory"],
             rows={name: self._rows[name] for name in (*TABLES, "seals", "nonces")},
         )
         (self._folder / "dump.json").write_bytes(msgspec.json.encode(dumped))

@@ -193,8 +193,8 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
         "place": place.address(),
         "position": summary.position,
         "rows": summary.rows,
-        "verified_before_up_to": summary.verified_to,
-        "pruned_up_to": summary.pruned_to,
+        "verified_before_up_to": summary.verified_before_up_to,
+        "pruned_up_to": summary.pruned_up_to,
         "findings": [msgspec.to_builtins(one) for one in findings[:KEPT_MAX]],
     }
 

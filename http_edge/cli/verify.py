@@ -60,13 +60,6 @@ from http_edge.settings.sources import Loaded
 
 _MS: Final = 1_000
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
-_NAMED: Final = {
-    "verified_to": "verified_before_up_to",
-    "pruned_to": "pruned_up_to",
-    "known_to": "earlier_check_up_to",
-    "asleep": "not_in_memory",
-}
-"""Clearer names for some figures of the checks."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
 _ENDINGS: Final[Endings] = {
@@ -186,7 +179,7 @@ def verify(  # noqa: PLR0913 - one for each option
         found = _check_all(settings, target, expected)
         if live and not found.findings:
             spark = spark_arguments(master, memory_mib)
-            compared = _named(compare_live(each, target, url, spark))
+            compared = compare_live(each, target, url, spark)
     if expected.key is None:
         click.echo(f"poste: the signer is {NOT_KNOWN}\n  {NAME_IT}", err=True)
     if as_json:
@@ -384,10 +377,6 @@ def _print_live(compared: dict[str, Any] | None) -> None:
     print_record("Compared", {name: compared[name] for name in figures})
 
 
-def _named(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {_NAMED.get(name, name): value for name, value in figures.items()}
-
-
 def _shown(finding: ExportFinding) -> list[object]:
     positions = None
     if finding.last_position is not None:
@@ -403,4 +392,4 @@ def _summary(summary: ExportSummary) -> dict[str, Any]:
     complete = {"complete_until": time_text(summary.complete_until_ms)}
     members = msgspec.structs.asdict(summary) | signer | complete | {"heads": heads, "tree": tree}
     del members["complete_until_ms"]
-    return _named(members)
+    return members

@@ -134,7 +134,7 @@ class Dump(msgspec.Struct, frozen=True):
     after: Position
     before: Position
     identities: int
-    asleep: int
+    not_in_memory: int
     rows: dict[str, int]
 
 
@@ -160,14 +160,14 @@ class ComparedTable(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """The result of a comparison; ``listed`` holds the first of the differences.
 
-    ``asleep`` identities were in no process and were not compared. ``positions`` are the positions
-    of the log's databases at which the dump was complete, ``position`` is their sum.
+    ``not_in_memory`` identities were in no process and were not compared. ``positions`` are the
+    positions of the log's databases at which the dump was complete, ``position`` is their sum.
     """
 
     position: int
     positions: Position
     identities: int
-    asleep: int
+    not_in_memory: int
     differences: int
     tables: list[ComparedTable]
     listed: list[Difference]
@@ -190,7 +190,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         raise NotExported(f"position {position_text(dump.before)} of the dump: {ends}")
     live = {
         name: _read_table(spark, Path(folder) / f"{name}.parquet")
-        for name in (*_DUMPED, "watermarks", "asleep", "unserved", "partitions")
+        for name in (*_DUMPED, "watermarks", "not_in_memory", "unserved", "partitions")
     }
     events, left = _without_two_names(export, export.events(spark, until=dump.before))
     types = export.types(export.start, dump.before)
@@ -334,7 +334,7 @@ def _versions(live: Mapping[str, DataFrame], events: DataFrame, is_before: Colum
         live["watermarks"]
         .join(live["unserved"].select("stream", "fault"), "stream", "full_outer")
         .join(logged, "stream", "full_outer")
-        .join(live["asleep"].select("stream"), "stream", "left_anti")
+        .join(live["not_in_memory"].select("stream"), "stream", "left_anti")
     )
     return _unlike(
         known.withColumn(
@@ -410,7 +410,7 @@ def _comparison(found: DataFrame, dump: Dump) -> Comparison:
         position=sum(dump.before),
         positions=dump.before,
         identities=dump.identities,
-        asleep=dump.asleep,
+        not_in_memory=dump.not_in_memory,
         differences=sum(counts.values()),
         tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _DUMPED],
         listed=[Difference(*row) for row in rows[:DIFFERENCES_MAX]],

@@ -369,7 +369,7 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
             f"the earlier tables are at position {position_text(start.at)}, which is after"
             f" {position_text(position)}: rebuild them in full"
         )
-    if any(before < pruned for before, pruned in zip(start.at, export.pruned_to, strict=True)):
+    if any(before < pruned for before, pruned in zip(start.at, export.pruned_up_to, strict=True)):
         raise RebuildRefused(
             f"rows after position {position_text(start.at)}, where the earlier tables end,"
             " were since removed from the archive: rebuild them in full"

@@ -234,9 +234,9 @@ def test_a_round_that_could_not_write_to_the_archive_leaves_its_work_to_the_next
 
     with exporter_of(settings, log, place):
         assert is_due() == (True, True)
-        assert not catalog_of(place).pruned_to
+        assert not catalog_of(place).pruned_up_to
     assert is_due() == (False, False)
-    assert catalog_of(place).pruned_to
+    assert catalog_of(place).pruned_up_to
 
 
 def test_rounds_take_out_and_prune_as_often_as_the_settings_say(

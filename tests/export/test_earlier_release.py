@@ -86,22 +86,22 @@ def test_it_is_verified_as_often_as_wanted_and_marked_once_it_has_a_tree(
     log, more = growing
     marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
-    def verified_to() -> int:
+    def verified_before_up_to() -> int:
         *found, summary = verify_export(old, SIGNED_BY, processes=1, marks=marks)
         assert isinstance(summary, ExportSummary)
         assert found == []
-        return summary.verified_to
+        return summary.verified_before_up_to
 
-    assert [verified_to(), verified_to()] == [0, 0]
+    assert [verified_before_up_to(), verified_before_up_to()] == [0, 0]
     export_all(log, old)
-    assert [verified_to(), verified_to()] == [0, 0]
+    assert [verified_before_up_to(), verified_before_up_to()] == [0, 0]
     more.grow(2)
     export_all(log, old)
-    assert [verified_to(), verified_to()] == [0, 50]
+    assert [verified_before_up_to(), verified_before_up_to()] == [0, 50]
     # Two of its steps are put together, which name no tree.
     with closing(exporter(log, old, Bounds(rows_max=20))) as export:
         assert export.compact(files_min=2)
-    assert verified_to() == 50
+    assert verified_before_up_to() == 50
 
 
 def test_the_next_export_gives_it_a_table_and_leaves_its_files(

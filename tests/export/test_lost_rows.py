@@ -90,7 +90,7 @@ def test_rows_that_cannot_be_read_are_not_counted(steps: ExportPlace) -> None:
     assert [(one.fault, one.path) for one in found] == [
         (Damage.MISSING, file.path) for file in files
     ]
-    assert (summary.rows, summary.seals, summary.known_to) == (0, 0, 0)
+    assert (summary.rows, summary.seals, summary.earlier_check_up_to) == (0, 0, 0)
     assert summary.findings == len(files)
 
 

@@ -200,7 +200,7 @@ def test_an_export_is_sound_when_a_pass_over_its_names_ended_after_it_was_verifi
         *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
         assert found == []
         assert isinstance(summary, ExportSummary)
-        assert 0 < summary.rows < summary.position == summary.verified_to
+        assert 0 < summary.rows < summary.position == summary.verified_before_up_to
 
 
 def test_a_row_that_was_changed_in_the_log_is_not_put_into_its_export(tmp_path: Path) -> None:

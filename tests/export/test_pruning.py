@@ -115,13 +115,14 @@ def test_an_archive_that_was_pruned_is_sound_and_is_restored_to_what_lives(
     most_ms = max(decode(row.topic, row.state).at_ms for row in rows[: int(len(rows) * 0.9)])
     _round(_keeping(settings, history, age_s=(history.now_ms - most_ms) / 1000))
     catalog = catalog_of(place)
-    assert len(rows) / 2 < catalog.pruned_to < catalog.last == rows[-1].position
+    assert len(rows) / 2 < catalog.pruned_up_to < catalog.last == rows[-1].position
     assert catalog.pruned is not None
     assert catalog.rows == len(rows) - catalog.pruned.rows
     assert catalog.pruned.rows > 40  # seals are younger than the widest window
     kept = exported_log(place)
     assert {row.position for row in kept} <= {row.position for row in rows}
-    assert [r for r in kept if r.position > catalog.pruned_to] == list(rows)[catalog.pruned_to :]
+    until = catalog.pruned_up_to
+    assert [row for row in kept if row.position > until] == list(rows)[until:]
     assert findings(place) == []
     named = ("--data-dir", str(settings.data_dir))
     assert run("log", "verify", *named).code == Exit.OK
@@ -155,11 +156,11 @@ def test_a_restored_log_and_its_archive_go_on_and_are_pruned_again(
         _round(settings)
         assert findings(place) == []
         streams = streams_of(log)
-        assert catalog_of(place).pruned_to >= before.pruned_to > 0
+        assert catalog_of(place).pruned_up_to >= before.pruned_up_to > 0
         assert_whole(log, settings.log_dsn)
     _round(_keeping(settings, history, age_s=0))
     catalog = catalog_of(place)
-    assert catalog.pruned_to == catalog.last
+    assert catalog.pruned_up_to == catalog.last
     assert catalog.pruned is not None
     assert before.pruned is not None
     assert catalog.pruned.rows > before.pruned.rows
@@ -195,8 +196,8 @@ def test_rows_that_are_still_in_the_log_and_young_ones_stay(
     assert exported_log(place) == rows
     gone = prune(log, place, until_ms=history.now_ms - SOME_S * 1000)
     assert gone == len(rows) - len(exported_log(place)) > len(rows) / 4
-    pruned_to = catalog_of(place).pruned_to
-    young = [row for row in rows if row.position > pruned_to]
+    pruned_up_to = catalog_of(place).pruned_up_to
+    young = [row for row in rows if row.position > pruned_up_to]
     assert exported_log(place)[-len(young) :] == young
     rest = catalog_of(place).statements[0].manifest
     contents_left = [contents_in(read_table(place, file)) for file in rest.files]
@@ -226,11 +227,11 @@ def test_what_a_clock_that_was_ahead_has_recorded_ends_what_is_pruned(
     states = states_of(log, streams)
     assert prune(log, place, until_ms=recorded_ms[ahead] - DAY_MS) > 0
     catalog = catalog_of(place)
-    assert catalog.pruned_to == ahead - 1
+    assert catalog.pruned_up_to == ahead - 1
     assert {r.position for r in exported_log(place)} > {*range(ahead, last + 1)}
     assert findings(place) == []
     assert prune(log, place) > 0
-    assert catalog_of(place).pruned_to == last
+    assert catalog_of(place).pruned_up_to == last
     pruned = catalog_of(place).pruned
     assert pruned is not None
     assert pruned.recorded_until_ms == max(recorded_ms.values())
@@ -303,8 +304,8 @@ def test_a_pruning_that_ends_at_any_write_is_whole_or_was_never_begun(
             except _Stopped:
                 pass
         found = catalog_of(place)
-        last[found.pruned_to] = fatal
-        if not found.pruned_to:
+        last[found.pruned_up_to] = fatal
+        if not found.pruned_up_to:
             assert exported_log(place) == before
         assert _damages(place) <= {Damage.STRAY}
     else:
@@ -385,7 +386,7 @@ def test_what_was_verified_before_is_gone_on_from_and_a_summary_says_what_is_mis
     *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
     assert found == []
     assert isinstance(summary, ExportSummary)
-    assert summary.pruned_to == catalog_of(place).pruned_to > 0
+    assert summary.pruned_up_to == catalog_of(place).pruned_up_to > 0
     assert _damages(place) == set()
 
 
@@ -397,7 +398,7 @@ def test_what_is_asked_as_of_before_or_of_a_message_that_is_gone_is_said_to_be_p
     _round(settings)
     _round(_keeping(settings, history))
     catalog = catalog_of(place)
-    until = catalog.pruned_to
+    until = catalog.pruned_up_to
     assert catalog.pruned is not None
     export = open_exports(str(place.root))
     export.require(until)
@@ -448,7 +449,7 @@ def test_a_new_release_makes_states_anew_from_what_was_not_pruned(
     states = states_of(log, streams)
     _round(settings)
     _round(_keeping(settings, history))
-    assert catalog_of(place).pruned_to
+    assert catalog_of(place).pruned_up_to
     _of_earlier_release(log)
     fold_again(log, place, KEYS, OWNER.mediator_did)
     assert states_of(log, streams) == states

@@ -87,12 +87,12 @@ def test_what_was_verified_is_not_read_again_and_the_end_is_the_same(
     verifying: Verifying,
 ) -> None:
     _, first, _ = verifying.check()
-    assert (first.verified_to, first.rows) == (0, first.position)
+    assert (first.verified_before_up_to, first.rows) == (0, first.position)
     for transactions in (0, 1, 7):
         before = verifying.check()[1].position
         verifying.grow(transactions)
         findings, summary, ignored = verifying.check()
-        assert (findings, ignored, summary.verified_to) == ([], "", before)
+        assert (findings, ignored, summary.verified_before_up_to) == ([], "", before)
         assert summary.rows == summary.position - before
         everything = verify_all(verifying)
         assert (summary.tree, summary.heads, summary.streams) == (
@@ -122,10 +122,11 @@ def test_all_is_verified_where_heads_must_be_found_or_something_is_damaged(
         marks=verifying.marks(),
     )
     assert isinstance(summary, ExportSummary)
-    assert (found, summary.verified_to, summary.known_to) == ([], 0, first.last)
+    assert (found, summary.verified_before_up_to) == ([], 0)
+    assert summary.earlier_check_up_to == first.last
     verifying.place.remove(END)
     findings, summary, _ = verifying.check()
-    assert ([one.path for one in findings], summary.verified_to) == ([END], 0)
+    assert ([one.path for one in findings], summary.verified_before_up_to) == ([END], 0)
 
 
 def test_an_old_head_is_a_finding_although_the_rows_are_not_read_again(
@@ -162,7 +163,7 @@ def test_files_that_took_the_place_of_verified_ones_are_verified_and_nothing_els
     catalog = catalog_of(verifying.place)
     written = [file for file in catalog.files if file.path not in before]
     findings, summary, ignored = verifying.check()
-    assert (findings, ignored, summary.verified_to) == ([], "", catalog.last)
+    assert (findings, ignored, summary.verified_before_up_to) == ([], "", catalog.last)
     assert 0 < summary.rows == sum(file.rows for file in written) < catalog.last
     assert verifying.check()[1].rows == 0
 
@@ -344,14 +345,14 @@ def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(
     ):
         verifying.folder.write(path, content)
         findings, summary, ignored = verifying.check()
-        assert (findings, summary.verified_to, why in ignored) == ([], 0, True)
+        assert (findings, summary.verified_before_up_to, why in ignored) == ([], 0, True)
     assert contents(verifying.folder) == marked  # what was verified is marked again
     other = bytes(range(1, 33))
     assert "bad signature" in verifying.check(verifying.marks(other))[2]
     elsewhere = open_place(str(shutil.copytree(verifying.place.root, tmp_path / "elsewhere")))
     last = list(verify_export(elsewhere, SIGNED_BY, marks=verifying.marks()))[-1]
     assert isinstance(last, ExportSummary)
-    assert last.verified_to == 0
+    assert last.verified_before_up_to == 0
 
 
 @pytest.mark.parametrize("rules", [RULES - 1, RULES + 1])
@@ -362,7 +363,7 @@ def test_a_mark_by_the_rules_of_another_release_is_not_used(
         patch.setattr("eventstore.parquet.verify.mark.RULES", rules)
         verifying.check()
     findings, summary, ignored = verifying.check()
-    assert (findings, summary.verified_to, "other rules" in ignored) == ([], 0, True)
+    assert (findings, summary.verified_before_up_to, "other rules" in ignored) == ([], 0, True)
 
 
 def test_a_mark_under_the_name_of_another_place_is_not_used(
@@ -379,7 +380,7 @@ def test_a_mark_under_the_name_of_another_place_is_not_used(
     used = verifying.marks()
     *found, summary = verify_export(elsewhere, SIGNED_BY, marks=used)
     assert isinstance(summary, ExportSummary)
-    assert (found, summary.verified_to) == ([], 0)
+    assert (found, summary.verified_before_up_to) == ([], 0)
     assert verifying.place.address() in used.take_ignored()
 
 
@@ -392,7 +393,7 @@ def test_a_mark_that_was_put_back_costs_work_alone(verifying: Verifying) -> None
     for path, content in early.items():
         verifying.folder.write(path, content)
     findings, summary, ignored = verifying.check()
-    assert (findings, ignored, summary.verified_to) == ([], "", position)
+    assert (findings, ignored, summary.verified_before_up_to) == ([], "", position)
 
 
 def test_an_export_that_was_put_back_behind_the_mark_is_a_finding(

@@ -429,7 +429,7 @@ def test_many_findings_are_counted_beyond_a_bound(
 def test_a_cut_end_is_seen_by_heads_that_are_known(sample: SampleExport, in_log: Summary) -> None:
     findings, summary = sample.check(known_heads=in_log.heads)
     assert findings == []
-    assert summary.known_to == in_log.position
+    assert summary.earlier_check_up_to == in_log.position
     last = sample.manifests[-1]
     with sample.tampered():
         for path in (last.path, *(file.path for file in last.files)):
@@ -460,7 +460,7 @@ def test_an_earlier_head_is_found_on_the_way(sample: SampleExport) -> None:
     }
     findings, summary = sample.check(known_heads=known)
     assert findings == []
-    assert summary.known_to == early.last
+    assert summary.earlier_check_up_to == early.last
     name = next(iter(known))
     forged = {**known, name: known[name]._replace(digest=bytes(32))}
     findings, _ = sample.check(known_heads=forged)

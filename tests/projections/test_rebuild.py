@@ -225,7 +225,7 @@ def test_tables_of_what_is_left_of_an_archive_are_those_of_the_whole_log(
             rebuild(spark, export, str(target), as_of=early)
             assert prune(log, place, until_ms=history.now_ms - 100_000) > 100
             export = open_export(str(place.root))
-            assert early < export.pruned_to[0] < log.position()
+            assert early < export.pruned_up_to[0] < log.position()
             with pytest.raises(RebuildRefused, match="removed from the archive"):
                 rebuild(spark, export, str(target), incremental=True)
             with pytest.raises(RowsPruned):

@@ -159,7 +159,7 @@ class Lookup:
             yield FoundRow(row, one.seal, self._database)
 
     def _row_at(self, position: int) -> _Proven | None:
-        is_sealed = position > self._catalog.pruned_to
+        is_sealed = position > self._catalog.pruned_up_to
         return self._sealed(position) if is_sealed else self._stayed(position)
 
     def _sealed(self, position: int) -> _Proven:

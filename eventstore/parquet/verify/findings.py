@@ -53,16 +53,16 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     the key that the export names itself, and nothing proves who wrote it."""
     complete_until_ms: int | None
     """The time until which the export is complete (Unix milliseconds); None if unknown."""
-    verified_to: int
+    verified_before_up_to: int
     """The position up to which rows were not read again, because a signed mark says that they were
     verified; 0 if all were read."""
-    known_to: int
+    earlier_check_up_to: int
     """The position of the newest of the known heads: the export is not cut before it."""
     heads: dict[str, Head]
     """The newest seal of each partition, from the newest manifest."""
     tree: ManifestTree | None
     """The tree over all seals that were read; None if some seals are not known."""
-    pruned_to: int = 0
+    pruned_up_to: int = 0
     """The position up to which the export is pruned, as a signed manifest says; 0 if it is not."""
     mediator_did: str = ""
     """The mediator of ``export.json``; empty if there is none."""

@@ -117,8 +117,8 @@ def prune(
     run = old.run
     last = run[-1].manifest.last
     before = run[0].manifest.pruned
-    pruned_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
-    leaving = plan(lambda: _rows(rewriting.place, run), last, pruned_to)
+    pruned_up_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
+    leaving = plan(lambda: _rows(rewriting.place, run), last, pruned_up_to)
     rows = len(leaving)
     if not rows:
         return None

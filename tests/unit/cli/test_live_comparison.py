@@ -116,7 +116,7 @@ def test_unserved_and_unknown_identities_are_kept_apart(tmp_path: Path) -> None:
 
     targets = [f"did:example:{who}" for who in ("broken", "unknown")]
     dumped = collected(tmp_path, targets, reply)
-    assert (dumped.identities, dumped.asleep) == (1, 0)
+    assert (dumped.identities, dumped.not_in_memory) == (1, 0)
     (fault,) = pq.read_table(tmp_path / "unserved.parquet").to_pylist()
     assert (fault["identity"], fault["fault"]) == ("did:example:broken", "CorruptRow")
 
