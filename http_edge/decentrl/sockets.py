@@ -45,7 +45,7 @@ _WITH_MESSAGE: Final = (WSMsgType.TEXT, WSMsgType.BINARY)
 
 
 class _Notices:
-    """The listener of one socket: turns the notices of its identity into frames (10.5)."""
+    """The subscriber of one socket: turns the notices of its identity into frames (10.5)."""
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing
@@ -66,7 +66,7 @@ class _Session(msgspec.Struct):
     """An authenticated socket: its identity, the end of its registration, unanswered pings."""
 
     did: str
-    listener: _Notices
+    subscriber: _Notices
     until_s: float
     pings_unanswered: int = 0
 
@@ -98,7 +98,7 @@ class SocketEndpoint:
         self._unauthenticated: set[web.WebSocketResponse] = set()
 
     async def close_unauthenticated(self, code: int) -> None:
-        """Close the sockets that no listener of the hub closes; wait for their clients' answers."""
+        """Close the sockets that have no subscriber yet; wait for their clients' answers."""
         await asyncio.gather(*[socket.close(code=code) for socket in self._unauthenticated])
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
@@ -127,7 +127,7 @@ class SocketEndpoint:
         try:
             await self._keep(socket, outgoing, session, peer_of(request))
         finally:
-            self._hub.remove(session.did, session.listener)
+            self._hub.remove(session.did, session.subscriber)
             await outgoing.finish(writing)
         return socket
 
@@ -166,15 +166,15 @@ class SocketEndpoint:
 
     async def _begin(self, did: str, outgoing: Outgoing) -> _Session | AuthFailure:
         """Begin the session of an authenticated client, or say why it is refused."""
-        if self._hub.listeners_of(did) >= self._limits.sockets_per_identity_max:
+        if self._hub.subscribers_of(did) >= self._limits.sockets_per_identity_max:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
         session = _Session(did, _Notices(outgoing), 0)
-        self._hub.add(did, session.listener)
+        self._hub.add(did, session.subscriber)
         await self._hub.session_ended(did)
         failure = await self._open(session)
         if failure is not None:
-            self._hub.remove(did, session.listener)
+            self._hub.remove(did, session.subscriber)
             outgoing.discard()
             return failure
         return session

@@ -55,7 +55,7 @@ class SocketDependencies(msgspec.Struct, frozen=True):
 
 
 class _Peer:
-    """One agent on one socket; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
+    """One agent on one socket; a subscriber of the hub (``http_edge.dispatch.hub.Subscriber``)."""
 
     def __init__(self, pump: Pump, outgoing: Outgoing) -> None:
         self.pump = pump
@@ -166,7 +166,7 @@ class InboundSocket(InboundTransport):
             if len(self._peers) >= _PEERS_MAX:
                 return False
             limits = self._dependencies.settings.limits
-            if hub.listeners_of(did) >= limits.sockets_per_identity_max:
+            if hub.subscribers_of(did) >= limits.sockets_per_identity_max:
                 return False
             peer = self._peers[did] = self._peer_of(sender)
             hub.add(did, peer, self.session)

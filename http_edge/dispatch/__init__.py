@@ -1,1 +1,1 @@
-"""Send submissions and reads to hosts, and receive their pushes: outboxes, routes, listeners."""
+"""Send submissions and reads to hosts, and receive their pushes: outboxes, routes, subscribers."""

@@ -1,7 +1,7 @@
 """The hub of one edge: passes notices about identities to sockets and waiting requests.
 
 Both protocol families share the hub. One session at the identity's host sends this edge every
-notice, and each listener picks the notices of its protocol.
+notice, and each subscriber picks the notices of its protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SERVICE_RESTART: Final = 1012
 GOING_AWAY: Final = 1001
 
 
-class Listener(Protocol):
+class Subscriber(Protocol):
     """A socket or waiting request that receives notices; neither method may block."""
 
     def notify(self, notice: Notice) -> None:
@@ -31,93 +31,93 @@ class Listener(Protocol):
 
 
 class Hub:
-    """Listeners by identity, and the sessions that their hosts keep for this edge."""
+    """Subscribers by identity, and the sessions that their hosts keep for this edge."""
 
     def __init__(self, edge: str, gateway: Gateway) -> None:
         self.edge = edge
         self._gateway = gateway
-        self._listeners: dict[str, dict[Listener, str]] = {}
+        self._subscribers: dict[str, dict[Subscriber, str]] = {}
         self._count = 0
         self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         """What is being ended at a host: an identity's session in live mode, or with an empty name
         this edge's session. A socket's session in live mode is that of all identities on it."""
 
     def __len__(self) -> int:
-        """How many listeners there are."""
+        """How many subscribers there are."""
         return self._count
 
-    def listeners_of(self, did: str) -> int:
-        """How many listeners one identity has here."""
-        return len(self._listeners.get(did, ()))
+    def subscribers_of(self, did: str) -> int:
+        """How many subscribers one identity has here."""
+        return len(self._subscribers.get(did, ()))
 
     def hosts(self) -> set[str]:
         """The hosts that keep sessions for this edge."""
-        hosts = {self._host_of(did) for did in self._listeners}
+        hosts = {self._host_of(did) for did in self._subscribers}
         return {host for host in hosts if host is not None}
 
-    def add(self, did: str, listener: Listener, session: str = "") -> None:
-        """Send the notices of the identity to the listener from now on.
+    def add(self, did: str, subscriber: Subscriber, session: str = "") -> None:
+        """Send the notices of the identity to the subscriber from now on.
 
         ``session`` is its session in live mode; it gets what is delivered to that one alone.
         """
-        self._listeners.setdefault(did, {})[listener] = session
+        self._subscribers.setdefault(did, {})[subscriber] = session
         self._count += 1
 
-    def remove(self, did: str, listener: Listener) -> None:
-        """Forget a listener; removing the last one of an identity ends the identity's session."""
-        listeners = self._listeners.get(did)
-        if listeners is None or listener not in listeners:
+    def remove(self, did: str, subscriber: Subscriber) -> None:
+        """Forget a subscriber; removing the last one of an identity ends the identity's session."""
+        subscribers = self._subscribers.get(did)
+        if subscribers is None or subscriber not in subscribers:
             return
-        del listeners[listener]
+        del subscribers[subscriber]
         self._count -= 1
-        if not listeners:
-            del self._listeners[did]
+        if not subscribers:
+            del self._subscribers[did]
             self._end_session(did)
 
     def push(self, did: str, notice: Notice) -> None:
-        """Notify the listeners of the identity; end at its host what has no listener here.
+        """Notify the subscribers of the identity; end at its host what has no subscriber here.
 
-        The host does not know yet that a listener is gone, or refused to end its session.
+        The host does not know yet that a subscriber is gone, or refused to end its session.
         """
-        listeners = self._listeners.get(did, {})
-        if not listeners:
+        subscribers = self._subscribers.get(did, {})
+        if not subscribers:
             self._end_session(did)
         session = notice.session if isinstance(notice, EnvelopeDelivered) else None
-        if session and session not in listeners.values():
+        if session and session not in subscribers.values():
             # What is leased to it is then offered to others at once.
             self._end(did, session, lambda: self._submit(did, ReleaseLeases(session)))
-        for listener, its_session in listeners.items():
+        for subscriber, its_session in subscribers.items():
             if session in (None, its_session):
-                listener.notify(notice)
+                subscriber.notify(notice)
 
     def close_sessions_on(self, host: str) -> None:
-        """Close the listeners whose sessions a host has lost, for example by a restart.
+        """Close the subscribers whose sessions a host has lost, for example by a restart.
 
         Their clients reconnect and query their queues. Pushes may have been lost since the host
         failed: without the close a message could stay hidden until the next query.
         """
-        for did in list(self._listeners):
+        for did in list(self._subscribers):
             if self._host_of(did) == host:
-                self._close(self._listeners[did], SERVICE_RESTART)
+                self._close(self._subscribers[did], SERVICE_RESTART)
 
     def close_sessions_of(self, partitions: Collection[str]) -> None:
-        """Close the listeners of partitions whose sessions were lost, as ``close_sessions_on``."""
-        for did in list(self._listeners) if partitions else ():
+        """Close the subscribers of partitions whose sessions were lost; see ``close_sessions_on``."""
+        for did in list(self._subscribers) if partitions else ():
             if did in partitions or self._gateway.routes.partition_of(did) in partitions:
-                self._close(self._listeners[did], SERVICE_RESTART)
+                self._close(self._subscribers[did], SERVICE_RESTART)
 
     def _host_of(self, did: str) -> str | None:
         routes = self._gateway.routes
         return routes.host_of(routes.partition_of(did))
 
     def close_all(self) -> None:
-        """Close every listener: the edge is going away."""
-        for listeners in self._listeners.values():
-            self._close(listeners, GOING_AWAY)
+        """Close every subscriber: the edge is going away."""
+        for subscribers in self._subscribers.values():
+            self._close(subscribers, GOING_AWAY)
 
-    def _close(self, listeners: Iterable[Listener], code: int) -> None:
-        for listener in listeners:
-            listener.close(code)
+    def _close(self, subscribers: Iterable[Subscriber], code: int) -> None:
+        for subscriber in subscribers:
+            subscriber.close(code)
 
     async def session_ended(self, did: str) -> None:
         """Wait until the host has processed a pending ``CloseSession`` of this identity.
@@ -141,7 +141,7 @@ class Hub:
             task.add_done_callback(lambda _: self._ending.pop(what))
 
     async def _close_session(self, did: str) -> None:
-        if did not in self._listeners:  # no new listener came meanwhile
+        if did not in self._subscribers:  # no new subscriber came meanwhile
             await self._submit(did, CloseSession(self.edge))
 
     async def _submit(self, did: str, command: CloseSession | ReleaseLeases) -> None:

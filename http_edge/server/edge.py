@@ -312,7 +312,7 @@ class Edge:
     def _show_state(self) -> None:
         """Let the gauges read what this edge holds at each report."""
         measures, in_flight = self._measures, self._in_flight
-        measures.listeners.set_function(lambda: len(self._hub))
+        measures.subscribers.set_function(lambda: len(self._hub))
         measures.in_flight.set_function(lambda: in_flight.requests)
         measures.in_flight_bytes.set_function(lambda: in_flight.bodies.size_bytes)
         measures.outbox_items.set_function(lambda: self._gateway.waiting_items)
@@ -355,7 +355,7 @@ class Edge:
         for host in known_dedicated - table.dedicated_hosts.keys():
             self._gateway.forget(host)
         for host in table.dedicated_hosts.keys() - known_dedicated:
-            if self._hub.listeners_of(identity_of_host(host)[0]):
+            if self._hub.subscribers_of(identity_of_host(host)[0]):
                 self._go_on(self._probe(host))
         if lost:
             shards = ", ".join(sorted(filter(is_shard, lost)))

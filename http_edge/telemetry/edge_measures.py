@@ -81,8 +81,8 @@ class EdgeMeasures:
             "poste_call_items", "Commands in a call to a host.", ITEMS, registry
         )
         self.sockets = gauge("poste_sockets", "Open WebSockets.", ["protocol"])
-        self.listeners = gauge(
-            "poste_listeners", "Sockets and waiting requests that listen for identities."
+        self.subscribers = gauge(
+            "poste_subscribers", "Sockets and waiting requests that get notices of identities."
         )
         self.in_flight = gauge("poste_requests_in_flight", "Requests in progress.")
         self.in_flight_bytes = gauge(

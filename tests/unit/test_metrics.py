@@ -57,7 +57,7 @@ def edge() -> list[MetricFamily]:
     outbound = {"delivered": 4, "failed": 1, "agents": 1}
     measures.registry.register(outbound_measures(lambda: outbound))
     measures.sockets.labels("decentrl").set_function(lambda: 2)
-    measures.listeners.set_function(lambda: 1)
+    measures.subscribers.set_function(lambda: 1)
     measures.commands.add("decentrl", "QUERY_EVENTS", "done")
     measures.refusals.add("didcomm", "anonymous")
     measures.misaddressed.add("trust-ping/2.0/ping")

@@ -1,6 +1,6 @@
 """Waiting for envelopes: one wake-up path for long polls, live mode and implicit pickup.
 
-A waiter listens at the edge's hub and has a session at the identity's host; the host notifies it
+A waiter subscribes at the edge's hub and has a session at the identity's host; the host notifies it
 of every envelope that can be handed out. A wake-up is a hint: the waiter then asks the queue.
 """
 
@@ -23,7 +23,7 @@ from http_edge.listener.in_flight import counted, parked
 
 
 class Wake:
-    """A waiter; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
+    """A waiter; a subscriber of the hub (``http_edge.dispatch.hub.Subscriber``)."""
 
     def __init__(self) -> None:
         self._happened = asyncio.Event()
@@ -36,7 +36,7 @@ class Wake:
         elif isinstance(notice, IdentityGone):
             self.close(0)
 
-    def close(self, code: int) -> None:  # noqa: ARG002 - the listener's signature
+    def close(self, code: int) -> None:  # noqa: ARG002 - the signature of a subscriber
         """End the wait: no more notices will come."""
         self.is_over = True
         self._happened.set()
@@ -75,7 +75,7 @@ class Waiting:
     async def listening(self, did: str) -> AsyncIterator[Wake]:
         """Yield a wake for the envelopes of an identity; it listens from before the block."""
         wake = Wake()
-        crowded = self._hub.listeners_of(did) >= self._per_identity_max
+        crowded = self._hub.subscribers_of(did) >= self._per_identity_max
         address = paying_address() or ""  # empty: no address has a rate, or a share
         held = self._waiting_of[address] if address else 0
         if crowded or not may_take(held, self._free):
@@ -94,7 +94,7 @@ class Waiting:
             self._hub.remove(did, wake)
 
     async def open_session(self, did: str, implicit: str = "") -> bool:
-        """Have the identity's host notify this edge; the hub must already have a listener.
+        """Have the identity's host notify this edge; the hub must already have a subscriber.
 
         If ``implicit`` names a session, that session takes over implicit pickup.
         """

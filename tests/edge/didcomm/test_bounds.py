@@ -80,7 +80,7 @@ async def test_a_wallet_that_is_erased_while_it_waits_for_messages_waits_no_long
     (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
         await network.polled()
-        (did,) = edge._hub._listeners
+        (did,) = edge._hub._subscribers
         await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
         with pytest.raises(WalletError):
             await polling
@@ -102,7 +102,7 @@ async def test_the_sockets_of_an_erased_wallet_end(
             await network.write(bob, "implicit")
             assert bob.read(await socket.data()) == "implicit"
         ended = asyncio.create_task(socket.ended_because())
-        (did,) = network.mediator.edges[0]._hub._listeners
+        (did,) = network.mediator.edges[0]._hub._subscribers
         await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
         assert await ended == (4410, "erased")
 

@@ -14,11 +14,11 @@ from tests.edge.didcomm.wallet_network import (
     WalletNetwork,
     envelope_of,
     fresh,
-    listeners,
     numbered,
     opened,
     routed,
     sealed,
+    subscribers,
 )
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
@@ -136,10 +136,10 @@ async def test_a_noop_that_waits_is_answered_by_what_comes_implicitly(
         # What follows is answered first: the noop waits, and the ping has begun.
         await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
         assert opened(bob.connection, await socket.data())["@type"].endswith("ping_response")
-        await listeners(network, 2)  # the socket and the noop
+        await subscribers(network, 2)  # the socket and the noop
         await network.write(bob, "one")
         assert bob.read(await socket.data()) == "one"
-        await listeners(network, 1)
+        await subscribers(network, 1)
         await network.write(bob, "two")
         assert bob.read(await socket.data()) == "two"
 

@@ -17,11 +17,11 @@ from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
     ids,
-    listeners,
     numbered,
     opened,
     routed,
     sealed,
+    subscribers,
 )
 from tests.edge.mediator import WAIT_S, Mediator
 
@@ -67,7 +67,7 @@ async def test_an_address_that_takes_all_room_to_wait_that_it_can_leaves_room_fo
         other = WalletNetwork(mediator, session)
         carol = await other.bob()
         polling = asyncio.create_task(carol.wallet.noop(LONG_MS))
-        await listeners(network, 2 + 1)
+        await subscribers(network, 2 + 1)
         await network.write(carol, "one")
         assert carol.read(await polling) == "one"
     assert sum(poll.done() for poll in polls) == 6
@@ -83,8 +83,8 @@ async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob
     async with network.socket() as socket:
         timing = {"~timing": {"delay_milli": LONG_MS}}
         await socket.raw.send_bytes(sealed(bob.connection, PICKUP + "noop", **routed(), **timing))
-        await listeners(network, 1 + 1)  # the wallet on the socket, and its long poll
-    await listeners(network, 0)
+        await subscribers(network, 1 + 1)  # the wallet on the socket, and its long poll
+    await subscribers(network, 0)
 
 
 @pytest.mark.parametrize("how", ["closes", "resets", "sends no more"])
@@ -96,7 +96,7 @@ async def test_a_long_poll_over_http_ends_as_its_client_leaves(
     head = f"POST /didcomm HTTP/1.1\r\nHost: mediator\r\nContent-Length: {len(poll)}\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
     writer.write(head.encode() + poll)
-    await listeners(network, 1)
+    await subscribers(network, 1)
     if how == "closes":
         writer.close()
     elif how == "resets":
@@ -105,7 +105,7 @@ async def test_a_long_poll_over_http_ends_as_its_client_leaves(
         writer.transport.abort()
     else:
         writer.write_eof()
-    await listeners(network, 0)
+    await subscribers(network, 0)
     if how == "sends no more":
         async with asyncio.timeout(WAIT_S):
             answer = (await reader.read()).partition(b"\r\n\r\n")[2]

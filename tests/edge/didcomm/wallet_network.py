@@ -213,8 +213,8 @@ class WalletNetwork:
             yield RawSocket(raw)
 
 
-async def listeners(network: WalletNetwork, number: int) -> None:
-    """Return when so many sockets and long polls of the one edge listen."""
+async def subscribers(network: WalletNetwork, number: int) -> None:
+    """Return when so many sockets and long polls of the one edge are subscribed."""
     (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
         while len(edge._hub) != number:  # noqa: ASYNC110 - no event says so

@@ -63,7 +63,7 @@ async def polling(holder: Holder, kind: str, **members: Any) -> asyncio.Task[Out
     """A long poll of Alice that waits for wake-ups."""
     poll = asyncio.create_task(holder.outcome(ALICE, kind, **members))
     async with asyncio.timeout(WAIT_S):
-        while not holder.hub.listeners_of(ALICE.did):
+        while not holder.hub.subscribers_of(ALICE.did):
             await holder.state(ALICE)
     assert not poll.done()
     return poll
@@ -144,7 +144,7 @@ async def test_a_waiting_batch_is_answered_when_it_is_full(holder: Holder) -> No
     await holder.queue(ALICE, 2)
     outcome = await answered(poll)
     assert items(holder.reply_of(outcome)) == envelopes(range(3))
-    assert not holder.hub.listeners_of(ALICE.did)
+    assert not holder.hub.subscribers_of(ALICE.did)
 
 
 async def test_a_batch_larger_than_the_largest_waits_for_the_largest_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The hub: who listens gets the notices of its identity, and sessions end with the last of them."""
+"""The hub: subscribers get notices of their identity, and sessions end with the last of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.dispatch.test_moving import DID, OWN, with_own
 EDGE = "edge-0"
 
 
-class Listening:
-    """A listener that keeps what it gets."""
+class Recording:
+    """A subscriber that keeps what it gets."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
@@ -44,26 +44,28 @@ async def ended_all(hub: Hub) -> None:
     await asyncio.gather(*hub._ending.values())
 
 
-async def test_each_listener_counts_until_it_is_removed_and_the_last_one_ends_the_session() -> None:
+async def test_each_subscriber_counts_until_it_is_removed_and_the_last_one_ends_the_session() -> (
+    None
+):
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
-    first, second, other = Listening(), Listening(), Listening()
-    for did, listener in (("a", first), ("a", second), ("b", other)):
-        hub.add(did, listener)
-    assert (len(hub), hub.listeners_of("a"), hub.listeners_of("c")) == (3, 2, 0)
+    first, second, other = Recording(), Recording(), Recording()
+    for did, subscriber in (("a", first), ("a", second), ("b", other)):
+        hub.add(did, subscriber)
+    assert (len(hub), hub.subscribers_of("a"), hub.subscribers_of("c")) == (3, 2, 0)
     hub.push("a", ContractsUpdated())
     assert [len(each.notices) for each in (first, second, other)] == [1, 1, 0]
     hub.remove("a", first)
     hub.remove("a", first)
     hub.remove("c", first)
-    assert (len(hub), hub.listeners_of("a")) == (2, 1)
+    assert (len(hub), hub.subscribers_of("a")) == (2, 1)
     hub.remove("a", second)
     await hub.session_ended("a")
-    assert (len(hub), hub.listeners_of("a")) == (1, 0)
+    assert (len(hub), hub.subscribers_of("a")) == (1, 0)
     assert ended(setting) == ["a"]
 
 
-async def test_a_push_for_no_listener_ends_the_session_once_at_a_time() -> None:
+async def test_a_push_for_no_subscriber_ends_the_session_once_at_a_time() -> None:
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
     for _ in range(3):
@@ -82,7 +84,7 @@ async def test_what_is_delivered_to_a_session_that_is_gone_is_given_back_once_at
     """As its socket ended, the host was overloaded and refused to release what it held."""
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
-    other = Listening()
+    other = Recording()
     if not is_alone:
         hub.add("a", other, "laptop")
     message = DeliveredMessage("id", "key", b"sealed", 1)
@@ -99,7 +101,7 @@ async def test_what_is_delivered_to_a_socket_that_is_gone_is_given_back_for_each
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
     for did in ("a", "b"):
-        hub.add(did, Listening())
+        hub.add(did, Recording())
         hub.push(did, EnvelopeDelivered("phone", DeliveredMessage("id", "key", b"sealed", 1)))
     await ended_all(hub)
     items = [item for batch in setting.host.batches for item in batch]
@@ -109,23 +111,23 @@ async def test_what_is_delivered_to_a_socket_that_is_gone_is_given_back_for_each
     ]
 
 
-async def test_what_is_delivered_to_a_session_goes_to_its_listener_alone() -> None:
+async def test_what_is_delivered_to_a_session_goes_to_its_subscriber_alone() -> None:
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
-    listening = {session: Listening() for session in ("", "phone", "laptop")}
-    for session, listener in listening.items():
-        hub.add("a", listener, session)
+    subscribers = {session: Recording() for session in ("", "phone", "laptop")}
+    for session, subscriber in subscribers.items():
+        hub.add("a", subscriber, session)
     hub.push("a", EnvelopeDelivered("laptop", DeliveredMessage("id", "key", b"sealed", 1)))
-    assert [len(each.notices) for each in listening.values()] == [0, 0, 1]
+    assert [len(each.notices) for each in subscribers.values()] == [0, 0, 1]
 
 
-async def test_a_session_that_a_new_listener_needs_goes_on() -> None:
+async def test_a_session_that_a_new_subscriber_needs_goes_on() -> None:
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
-    listener = Listening()
-    hub.add("a", listener)
-    hub.remove("a", listener)
-    hub.add("a", listener)
+    subscriber = Recording()
+    hub.add("a", subscriber)
+    hub.remove("a", subscriber)
+    hub.add("a", subscriber)
     await hub.session_ended("a")
     assert ended(setting) == []
 
@@ -146,30 +148,30 @@ async def test_a_new_session_waits_for_the_end_of_the_last_one_which_no_one_can_
     assert ended(setting) == ["a"]
 
 
-async def test_a_host_that_lost_its_sessions_closes_its_listeners_and_an_edge_that_leaves_all() -> (
+async def test_a_host_that_lost_its_sessions_closes_its_subscribers_and_a_leaving_edge_all() -> (
     None
 ):
     setting = Setting(hosts=2)
     hub = Hub(EDGE, setting.gateway)
     dids = sender_and_target(setting)
-    listening = [Listening(), Listening()]
-    for did, listener in zip(dids, listening, strict=True):
-        hub.add(did, listener)
+    subscribers = [Recording(), Recording()]
+    for did, subscriber in zip(dids, subscribers, strict=True):
+        hub.add(did, subscriber)
     assert hub.hosts() == {"host-0", "host-1"}
     hub.close_sessions_on("host-1")
-    assert [listener.codes for listener in listening] == [[], [SERVICE_RESTART]]
+    assert [subscriber.codes for subscriber in subscribers] == [[], [SERVICE_RESTART]]
     hub.close_all()
-    assert [listener.codes for listener in listening] == [
+    assert [subscriber.codes for subscriber in subscribers] == [
         [GOING_AWAY],
         [SERVICE_RESTART, GOING_AWAY],
     ]
 
 
-async def test_listeners_close_with_the_sessions_of_their_shard_or_their_identity() -> None:
+async def test_subscribers_close_with_the_sessions_of_their_shard_or_their_identity() -> None:
     routes = Routes(Placement(shards=16, hosts=1))
     setting = Setting(1, routes)
     hub = Hub(EDGE, setting.gateway)
-    in_shard, alone = Listening(), Listening()
+    in_shard, alone = Recording(), Recording()
     hub.add("did:a:1", in_shard)
     hub.add(DID, alone)
     assert hub.hosts() == set(), "no owner is known"
