@@ -56,8 +56,8 @@ def for_operators(token: str, handle: Handler) -> Handler:
     return answer
 
 
-class OperatorEndpoint:
-    """Serves the queues of the mediator, and what its hosts have in memory."""
+class QueueEndpoint:
+    """Serves operators the queues of identities, and what hosts have in memory."""
 
     def __init__(
         self, gateway: Gateway, identities: Identities, *, clock: Clock, new_id: NewId

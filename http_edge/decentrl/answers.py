@@ -23,7 +23,7 @@ from actors.core.decision import exceeds
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.packed_page import FoundPage, unpack_page
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import JSON, Rejection, retry_after_s
 from http_edge.listener.small_answer import SmallAnswer
@@ -167,7 +167,7 @@ async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]
     """Make the answer from a packed page; outside of the event loop if the page is large."""
     if len(packed) <= _LARGE_BYTES:
         return answering(unpack_page(packed))
-    return await read_apart(lambda: answering(unpack_page(packed)))
+    return await in_reading_thread(lambda: answering(unpack_page(packed)))
 
 
 # ---- errors

@@ -59,7 +59,7 @@ from http_edge.listener.address_charge import (
     page_turn,
     registration_wait_s,
 )
-from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, read_apart
+from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, in_reading_thread
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -129,7 +129,7 @@ class CommandEndpoint:
         """The answer to a request body, whatever it holds."""
         started_s = perf_counter()
         read = partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
-        command = await read_apart(read) if len(body) > LARGE_BYTES else read()
+        command = await in_reading_thread(read) if len(body) > LARGE_BYTES else read()
         if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)

@@ -41,7 +41,7 @@ from actors.host.packed_page import unpack_page
 from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_answer, paid_turn
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from http_edge.telemetry.request_id import current
 
 _R = TypeVar("_R", bound=Reply)
@@ -191,7 +191,7 @@ class Identities:
         if isinstance(packed, Refused):
             return packed
         charge_answer(len(packed))
-        page = await read_apart(lambda: unpack_page(packed))
+        page = await in_reading_thread(lambda: unpack_page(packed))
         assert isinstance(page, MessagesPage), "a host answers what it was asked"
         messages = [
             DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)

@@ -101,7 +101,7 @@ class Hub:
                 self._close(self._subscribers[did], SERVICE_RESTART)
 
     def close_sessions_of(self, partitions: Collection[str]) -> None:
-        """Close the subscribers of partitions whose sessions were lost; see ``close_sessions_on``."""
+        """Close the subscribers whose partitions' sessions were lost, as ``close_sessions_on``."""
         for did in list(self._subscribers) if partitions else ():
             if did in partitions or self._gateway.routes.partition_of(did) in partitions:
                 self._close(self._subscribers[did], SERVICE_RESTART)

@@ -26,8 +26,8 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 _T = TypeVar("_T")
 
 
-async def read_apart(work: Callable[[], _T]) -> _T:
-    """Run the work on a large body in the reading thread."""
+async def in_reading_thread(work: Callable[[], _T]) -> _T:
+    """Run ``work`` on a large body in the thread for these; return its result."""
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
 
 
@@ -46,7 +46,7 @@ class BodyReads:
     async def read(self, size_bytes: int, work: Callable[[], _T]) -> _T:
         """Run ``work`` on a body of this size; return its result or raise its exception."""
         if size_bytes > LARGE_BYTES:
-            return await read_apart(work)
+            return await in_reading_thread(work)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
         if not self._waiting:

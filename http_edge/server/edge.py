@@ -31,7 +31,7 @@ from actors.placement.port import PlacerPort
 from eventstore.log.seal import command_key
 from http_edge.admin.erasure import ErasureEndpoint
 from http_edge.admin.health import Health, HealthEndpoint
-from http_edge.admin.operators import OperatorEndpoint, for_operators
+from http_edge.admin.operators import QueueEndpoint, for_operators
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
 from http_edge.crypto.mediator_keys import MediatorKeys, operators_token
 from http_edge.decentrl.answers import rejection_body
@@ -61,7 +61,7 @@ from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import Routes
 from http_edge.dispatch.whole_log import outbound_queues
 from http_edge.listener.address_charge import charge_bytes, paying_address
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
@@ -215,7 +215,7 @@ class Edge:
         )
         routes = [
             *self._health.operator_routes(),
-            *OperatorEndpoint(self._gateway, identities, clock=clock, new_id=new_id).routes(),
+            *QueueEndpoint(self._gateway, identities, clock=clock, new_id=new_id).routes(),
             *erasure.routes(),
             *PlacementEndpoint(self._placer).routes(),
         ]
@@ -435,4 +435,6 @@ def _fetched_dids(
         missing_ttl_s=min(found_s, _MISSING_S_MAX),
         allowed_hosts=frozenset(map(str.lower, settings.allowed_hosts)),
     )
-    return FetchedDids(methods, limits, caller=Caller(paying_address, charge_bytes, read_apart))
+    return FetchedDids(
+        methods, limits, caller=Caller(paying_address, charge_bytes, in_reading_thread)
+    )

@@ -45,7 +45,7 @@ from eventstore.parquet.rows import read_table
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, file_finding
 from eventstore.parquet.verify.index import IndexCheck
-from eventstore.parquet.verify.manifests import Claims, ManifestPart, read_claims
+from eventstore.parquet.verify.manifests import ManifestContents, ManifestPart, read_manifests
 from eventstore.parquet.verify.mark import Verified, VerifiedMarks, file_hashes
 from eventstore.parquet.verify.rows import (
     CheckedPart,
@@ -95,28 +95,28 @@ def verify_export(  # noqa: PLR0913 - what is held against what
     """
     tree = TreeCheck(place)
     verify = None if key is None else key.verify
-    claims = read_claims(place, verify)
+    contents = read_manifests(place, verify)
     verified = None
-    if marks and claims.head and not (claims.findings or known_heads):
-        verified = marks.read(place, claims.head)
-    check = _ExportCheck(place, claims, known_heads or {}, tree, verified)
+    if marks and contents.head and not (contents.findings or known_heads):
+        verified = marks.read(place, contents.head)
+    check = _ExportCheck(place, contents, known_heads or {}, tree, verified)
     wanted = len(os.sched_getaffinity(0)) if processes is None else processes
-    yield from claims.findings
-    findings = len(claims.findings)
+    yield from contents.findings
+    findings = len(contents.findings)
     for found in chain(
         check.run(min(wanted, check.rows_in_all // ROWS_PER_PROCESS), progress),
         check.check_heads(key, witnessed or {}),
-        _strays(claims, lambda: read_claims(place, verify)),
+        _strays(contents, lambda: read_manifests(place, verify)),
     ):
         findings += 1
         yield found
     summary = check.summary(findings, key_is_trusted=key is not None)
     # The mark is compared with the tree that the newest manifest names, if it names one.
-    is_named = bool(claims.parts) and claims.parts[-1].manifest.tree is not None
-    if marks and claims.head and summary.tree and is_named and not summary.findings:
+    is_named = bool(contents.parts) and contents.parts[-1].manifest.tree is not None
+    if marks and contents.head and summary.tree and is_named and not summary.findings:
         ended = check.streams.table()
-        files = frozenset[bytes]().union(*[file_hashes(part.manifest) for part in claims.parts])
-        marks.write(place, claims.head, Verified(summary.position, summary.tree, ended, files))
+        files = frozenset[bytes]().union(*[file_hashes(part.manifest) for part in contents.parts])
+        marks.write(place, contents.head, Verified(summary.position, summary.tree, ended, files))
     yield summary
 
 
@@ -141,17 +141,17 @@ class _ExportCheck:
     def __init__(
         self,
         place: ExportPlace,
-        claims: Claims,
+        contents: ManifestContents,
         known: Mapping[str, Head],
         tree: TreeCheck,
         verified: Verified | None,
     ) -> None:
         self._place = place
         self._tree = tree
-        self._claims = claims
-        self._index = IndexCheck(place, claims.row_index)
+        self._manifests = contents
+        self._index = IndexCheck(place, contents.row_index)
         self._known = dict(known)
-        parts = claims.parts
+        parts = contents.parts
         self._verified = verified if verified and _reaches(parts, verified.position) else None
         self._is_cut = verified is not None and self._verified is None
         self._verified_to = self._verified.position if self._verified else 0
@@ -232,14 +232,14 @@ class _ExportCheck:
         self, key: PublicKey | None, witnessed: Mapping[str, bytes]
     ) -> Iterator[ExportFinding]:
         """Check the signed heads, the export's own and those of witnesses, against the tree."""
-        head = self._claims.head
+        head = self._manifests.head
         try:
             signer = key or (read_public_key(head.public_key) if head else None)
         except PublicKeyRefused:
             signer = None  # then no signature is valid, which is reported
         if head is None or signer is None:
             return
-        if not self._claims.findings:  # otherwise the last seals may be lost
+        if not self._manifests.findings:  # otherwise the last seals may be lost
             yield from self._tree.end(signer, head.mediator_did)
         if self._verified is not None:
             before = self._verified.tree
@@ -254,7 +254,7 @@ class _ExportCheck:
                 yield from self._tree.check_head(name, held, head.mediator_did)
 
     def summary(self, findings: int, *, key_is_trusted: bool) -> ExportSummary:
-        head, parts = self._claims.head, self._claims.parts
+        head, parts = self._manifests.head, self._manifests.parts
         return ExportSummary(
             position=parts[-1].manifest.last if parts else 0,
             manifests=len(parts),
@@ -265,7 +265,7 @@ class _ExportCheck:
             findings=findings + self._left_out + self.streams.left_out,
             signed_by=head.public_key if head else "",
             key_is_trusted=key_is_trusted,
-            complete_until_ms=self._claims.complete_until_ms,
+            complete_until_ms=self._manifests.complete_until_ms,
             verified_before_up_to=self._skipped[-1].manifest.last if self._skipped else 0,
             earlier_check_up_to=self._known_to,
             heads=dict(parts[-1].heads) if parts else {},
@@ -350,10 +350,12 @@ def _missing(name: str, head: Head, path: str) -> ExportFinding:
     )
 
 
-def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[ExportFinding]:
+def _strays(
+    contents: ManifestContents, read_again: Callable[[], ManifestContents]
+) -> Iterator[ExportFinding]:
     """Yield files that no manifest explains, neither before the check nor after it."""
-    if claims.strays:
+    if contents.strays:
         # An exporter writes files before the manifest that names them.
-        for path in sorted(claims.strays & read_again().strays):
+        for path in sorted(contents.strays & read_again().strays):
             why = "no manifest names it: added, or left by an exporter that was stopped"
             yield file_finding(path, Damage.STRAY, why)

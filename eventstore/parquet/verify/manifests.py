@@ -48,7 +48,7 @@ from eventstore.parquet.manifest import (
 )
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
-from eventstore.parquet.verify.table import TableCheck, TableClaims
+from eventstore.parquet.verify.table import TableCheck, TableContents
 
 
 class ReadManifest(NamedTuple):
@@ -159,7 +159,7 @@ class ManifestPart(NamedTuple):
     """The newest seals before the manifest's rows; None if rows before it may be missing."""
 
 
-class Claims(NamedTuple):
+class ManifestContents(NamedTuple):
     """The contents of an export's manifests, and the damage to them."""
 
     head: ExportHead | None
@@ -174,7 +174,7 @@ class Claims(NamedTuple):
     """The index of the export's rows, if it has one."""
 
 
-def read_claims(place: ExportPlace, verify: Verify | None) -> Claims:
+def read_manifests(place: ExportPlace, verify: Verify | None) -> ManifestContents:
     """Read ``export.json`` and all manifests; may run beside an exporter.
 
     Raises:
@@ -182,11 +182,11 @@ def read_claims(place: ExportPlace, verify: Verify | None) -> Claims:
     """
     for _ in range(_TRIES):
         listed, commits = place.sizes(MANIFESTS), place.sizes(TABLE_LOG)
-        claims = _Reading(place, listed).claims(verify)
+        contents = _Reading(place, listed).read(verify)
         # An exporter or a compaction may have changed the export between two reads.
         is_same = (place.sizes(MANIFESTS), place.sizes(TABLE_LOG)) == (listed, commits)
-        if not claims.findings or is_same:
-            return claims
+        if not contents.findings or is_same:
+            return contents
     raise ExportUnavailable(MANIFESTS, "changes faster than it can be read")
 
 
@@ -205,7 +205,7 @@ class _Reading:
         self._findings: list[ExportFinding] = []
         self._unreadable: list[str] = []
 
-    def claims(self, verify: Verify | None) -> Claims:
+    def read(self, verify: Verify | None) -> ManifestContents:
         contents = self._contents()
         head = self._head(verify)
         key = head.public_key if head else ""
@@ -233,16 +233,16 @@ class _Reading:
         self._findings += leftovers.findings
         strays = leftovers.strays({*self._listed, *(self._beside - table.explained)})
         until_ms = (table.mark.complete_until_ms or None) if table.mark else None
-        return Claims(head, parts, self._findings, strays, until_ms, table.row_index)
+        return ManifestContents(head, parts, self._findings, strays, until_ms, table.row_index)
 
-    def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
+    def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableContents:
         """Check the table, even if ``export.json`` is damaged."""
         has_table = bool(self._place.sizes(TABLE_LOG)) if head is None else head.format != FORMAT
         if has_table:
-            return TableCheck(self._place, verify, key).claims()
-        return TableClaims(None, None, None, [], frozenset())
+            return TableCheck(self._place, verify, key).read()
+        return TableContents(None, None, None, [], frozenset())
 
-    def _committed(self, found: Sequence[ReadManifest], table: TableClaims) -> list[ReadManifest]:
+    def _committed(self, found: Sequence[ReadManifest], table: TableContents) -> list[ReadManifest]:
         """The manifests that the table names; report those that differ.
 
         In place of a lost manifest, keep those that it replaced.
@@ -265,7 +265,7 @@ class _Reading:
                 self._report(ExportDamaged(path, Damage.CHANGED, "not the one that was committed"))
         return committed
 
-    def _check_files(self, table: TableClaims, statements: Sequence[Statement]) -> None:
+    def _check_files(self, table: TableContents, statements: Sequence[Statement]) -> None:
         """Check that the table has the files of the manifests, if no manifest is missing."""
         if table.files is None or table.manifests is None:
             return

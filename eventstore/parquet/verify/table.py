@@ -48,7 +48,7 @@ _READER: Final = 1
 """The version of the format for readers: a later one can hide rows of a file."""
 
 
-class TableClaims(NamedTuple):
+class TableContents(NamedTuple):
     """The contents of a table, and the damage to its log."""
 
     manifests: Mapping[str, str] | None
@@ -84,11 +84,11 @@ class TableCheck:
         self._contents = place.read_all(map(commit_path, found))
         self._versions = dict(self._signed_versions(found))
 
-    def claims(self) -> TableClaims:
+    def read(self) -> TableContents:
         """Check the log, and return what it says."""
         if not self._contents:
             self._report(TABLE_LOG, Damage.MISSING, "the export has a table")
-            return TableClaims(None, None, self._mark, self._findings, frozenset())
+            return TableContents(None, None, self._mark, self._findings, frozenset())
         self._check_chain()
         self._check_end()
         self._check_checkpoints()
@@ -110,7 +110,7 @@ class TableCheck:
             for path in self._place.sizes(INDEX)
             if said is None or (index is not None and explained_by(path, index))
         }
-        return TableClaims(
+        return TableContents(
             manifests, files, self._mark, self._findings, frozenset(explained), index
         )
 

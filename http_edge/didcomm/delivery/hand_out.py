@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from actors.core.commands import DeliverMessages
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from http_edge.settings.settings import DidComm
 
 IMPLICIT: Final = "implicit"
@@ -32,4 +32,4 @@ def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> De
 
 async def packed(delivered_bytes: int, pack: Callable[[], bytes]) -> bytes:
     """Pack a message that delivers so many bytes, outside of the event loop if they are many."""
-    return pack() if delivered_bytes <= _AT_ONCE_BYTES else await read_apart(pack)
+    return pack() if delivered_bytes <= _AT_ONCE_BYTES else await in_reading_thread(pack)

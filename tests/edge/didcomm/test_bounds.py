@@ -24,7 +24,7 @@ from http_edge.didcomm.envelopes.v2.forward import FORWARD
 from http_edge.didcomm.envelopes.v2.signed import write_signed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
@@ -294,7 +294,7 @@ async def test_the_event_loop_packs_no_large_delivery(
 ) -> None:
     await fill(network, bob, clock, MEGABYTES[:2])
     held = threading.Event()
-    working = asyncio.create_task(read_apart(held.wait))
+    working = asyncio.create_task(in_reading_thread(held.wait))
     try:
         fetching = asyncio.create_task(bob.wallet.fetch(2))
         assert not (await asyncio.wait([fetching], timeout=0.3))[0]
@@ -310,7 +310,7 @@ async def test_a_page_of_public_events_waits_for_no_large_delivery_to_its_addres
 ) -> None:
     await fill(network, bob, clock, MEGABYTES[:4])
     held = threading.Event()
-    working = asyncio.create_task(read_apart(held.wait))
+    working = asyncio.create_task(in_reading_thread(held.wait))
     try:
         fetching = asyncio.create_task(bob.wallet.fetch(4))
         assert not (await asyncio.wait([fetching], timeout=0.3))[0]

@@ -21,7 +21,7 @@ from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.protocols.pickup import FORM_2, FORM_3, PickupForm
-from http_edge.listener.body_reads import read_apart
+from http_edge.listener.body_reads import in_reading_thread
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
 from http_edge.settings.settings import DidComm
@@ -231,7 +231,7 @@ async def test_the_event_loop_packs_no_large_push_and_nothing_overtakes_it(
         if is_fetched:
             waiting = QueueEnvelopes("", [HALF, HALF])
             await agents.ask(ACCOUNT.did, waiting, COMMAND, EnvelopeQueued)
-        working = asyncio.create_task(read_apart(held.wait))
+        working = asyncio.create_task(in_reading_thread(held.wait))
         live = asyncio.create_task(socket.live(wake, 0, account, form.live_delivery))
         try:
             await agents.answered(DeliverMessages, 1)
