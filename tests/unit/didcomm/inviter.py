@@ -16,7 +16,8 @@ from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
 from http_edge.clients.didcomm.documents import peer2_did, peer4_did
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.documents import KEYS_MAX, PeerDocument, is_url
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.signed import sign_attachment
@@ -38,6 +39,18 @@ WS_URL: Final = "wss://mediator.example/didcomm"
 QUEUE: Final = "didcomm:transport/queue"
 SERVICE: Final = KeyPair.from_seed(b"m" * 32)
 _JSON: Final = "application/json"
+
+
+def is_usable(document: PeerDocument, did: str) -> bool:
+    """Whether it is a document of ``did`` to which messages can be packed and sent."""
+    recipients, routing = document.recipient_keys, document.routing_keys
+    return (
+        document.did == did
+        and 0 < len(recipients) <= KEYS_MAX
+        and len(routing) <= KEYS_MAX
+        and all(curve_public(key) is not None for key in (*recipients, *routing))
+        and (document.endpoint == "" or is_url(document.endpoint))
+    )
 
 
 class Wallet:

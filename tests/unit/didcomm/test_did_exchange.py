@@ -30,6 +30,7 @@ from tests.unit.didcomm.inviter import (
     attached,
     exchange_request,
     inviter_of,
+    is_usable,
 )
 from tests.unit.didcomm.requests import NEW, OLD, message, request_of, written
 from tests.unit.didcomm.test_connections import ANYTHING
@@ -356,7 +357,8 @@ def test_whatever_is_attached_is_read_or_refused(attachment: object) -> None:
         request = message("didexchange/1.1/request", **{ATTACH: attachment})
         assert isinstance(_document(did, request), NotAdmitted)
         request = message("didexchange/1.1/request", **{ATTACH: {"data": {"json": attachment}}})
-        _document(did, request)
+        read = _document(did, request)
+        assert isinstance(read, NotAdmitted) or is_usable(read, did)
 
 
 @given(did=st.text(max_size=300) | st.from_regex(r"did:(peer:[1-4]|key:z6Mk|sov:|web:).{0,80}"))

@@ -22,6 +22,7 @@ from http_edge.didcomm.envelopes.documents import (
 )
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
+from tests.unit.didcomm.inviter import is_usable
 from tests.unit.wire.edwards25519 import LOW_ORDER
 
 PAIR = KeyPair.from_seed(b"p" * 32)
@@ -468,6 +469,10 @@ json_values = st.recursive(
 )
 
 
+def assert_usable_or_none(did: str, found: PeerDocument | None) -> None:
+    assert found is None or is_usable(found, did)
+
+
 @given(st.sampled_from(["publicKey", "authentication", "service"]), json_values, st.booleans())
 def test_whatever_a_stranger_writes_gives_a_document_or_nothing(
     member: str, value: object, nested: bool
@@ -477,14 +482,15 @@ def test_whatever_a_stranger_writes_gives_a_document_or_nothing(
         document[member][0] = value
     else:
         document[member] = value
-    read(document)
-    resolve(encode_peer4(document))
-    resolve(peer2("V" + MULTIKEY, packed(value)))
+    assert_usable_or_none(SOV, read_document(SOV, document))
+    for did in (encode_peer4(document), peer2("V" + MULTIKEY, packed(value))):
+        assert_usable_or_none(did, resolve(did))
 
 
 @given(st.text(max_size=60), st.sampled_from(["", "did:peer:2", "did:peer:4z", "did:key:"]))
 def test_whatever_a_stranger_calls_a_did_gives_a_document_or_nothing(
     text: str, method: str
 ) -> None:
-    resolve(method + text)
-    read_document(method + text, legacy() | {"id": method + text})
+    did = method + text
+    assert_usable_or_none(did, resolve(did))
+    assert_usable_or_none(did, read_document(did, legacy() | {"id": did}))
