@@ -31,7 +31,7 @@ SAID_S_MAX = 3.0
 """Far below what a command may wait for the next owner (10 s); a second where nothing else runs."""
 
 
-class Cut(NamedTuple):
+class CutCluster(NamedTuple):
     """A cluster, and what can be cut in it."""
 
     nodes: Nodes
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CutCluster]:
     with ExitStack() as stack:
         namespace = stack.enter_context(Namespace())
         folder = stack.enter_context(database_directory())
@@ -53,22 +53,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
         nodes.start(FIRST)  # has the placer, which reaches all hosts then
         nodes.start(SECOND)
         chance = random.Random(1)  # noqa: S311 - of what is killed, which is nothing here
-        yield Cut(nodes, namespace, Harm(nodes, [database], namespace, chance))
+        yield CutCluster(nodes, namespace, Harm(nodes, [database], namespace, chance))
 
 
 @pytest.fixture
-async def outside(cluster: Cut) -> AsyncIterator[MediatorClient]:
+async def outside(cluster: CutCluster) -> AsyncIterator[MediatorClient]:
     async with client(cluster.nodes.url(FIRST)) as mediator:
         yield mediator
 
 
 @pytest.fixture
-async def inside(cluster: Cut) -> AsyncIterator[MediatorClient]:
+async def inside(cluster: CutCluster) -> AsyncIterator[MediatorClient]:
     async with client(cluster.nodes.url(SECOND)) as mediator:
         yield mediator
 
 
-async def spread(cluster: Cut) -> None:
+async def spread(cluster: CutCluster) -> None:
     """Wait until both nodes have their half of the shards."""
 
     async def is_spread() -> bool:
@@ -78,7 +78,7 @@ async def spread(cluster: Cut) -> None:
 
 
 async def test_an_edge_that_cannot_reach_a_host_says_so_at_once_and_the_others_serve_all(
-    cluster: Cut, outside: MediatorClient, inside: MediatorClient
+    cluster: CutCluster, outside: MediatorClient, inside: MediatorClient
 ) -> None:
     await spread(cluster)
     load = await Load.of([inside], PAIRS)
@@ -106,7 +106,7 @@ async def test_an_edge_that_cannot_reach_a_host_says_so_at_once_and_the_others_s
 
 
 async def test_a_host_that_is_cut_off_from_its_database_alone_gives_its_shards_to_others(
-    cluster: Cut, outside: MediatorClient, inside: MediatorClient
+    cluster: CutCluster, outside: MediatorClient, inside: MediatorClient
 ) -> None:
     await spread(cluster)
     load = await Load.of([outside, inside], PAIRS)

@@ -441,7 +441,7 @@ class KilledError(Exception):
     """Where a pass ends."""
 
 
-class Killed(FaultyLog):
+class KilledLog(FaultyLog):
     """A log whose process is killed at its next change of rows."""
 
     def __init__(self, log: EventLog, changes: int, *, is_done: bool) -> None:
@@ -475,7 +475,7 @@ def test_a_pass_that_is_killed_at_any_change_leaves_no_name_in_a_snapshot(
     killed = 0
     while True:
         try:
-            take_out_names(Killed(log, int(not is_done), is_done=is_done))
+            take_out_names(KilledLog(log, int(not is_done), is_done=is_done))
         except KilledError:
             killed += 1
         else:

@@ -38,7 +38,7 @@ from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.cluster_faults import FIRST, NEEDS_NAMESPACE, SECOND, Fault, Harm
 from tests.crash.kill_under_load import Load
 from tests.crash.ledger import Ledger, Outcome
-from tests.crash.wallets_under_kills import WalletNetwork
+from tests.crash.wallets_under_kills import WalletsOfRun
 from tests.database_server import DatabaseServer, database_directory
 from tests.ports import free_port
 
@@ -188,7 +188,7 @@ class Ordeal:
         self._cluster = cluster
         self._faults = faults
         self._load: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
-        self._town: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
+        self._town: asyncio.Future[WalletsOfRun] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         self._strays: list[str] = []
         self._beside: dict[int, tuple[str, str]] = {}
@@ -203,7 +203,7 @@ class Ordeal:
         self._load.set_result(load)
         await self._over.wait()
 
-    async def of_wallets(self, network: WalletNetwork) -> None:
+    async def of_wallets(self, network: WalletsOfRun) -> None:
         """The faults, as wallets see them."""
         self._town.set_result(network)
         await self._over.wait()
@@ -243,7 +243,7 @@ class Ordeal:
         finally:
             self._over.set()
 
-    async def _suffer(self, fault: Fault, load: Load, network: WalletNetwork) -> None:
+    async def _suffer(self, fault: Fault, load: Load, network: WalletsOfRun) -> None:
         harm, faulted, ledger = self._cluster.harm, Faulted(fault), network.load.ledger
         before = self._answers(load)
         ledger.fault(begins=True)
@@ -314,7 +314,7 @@ class Ordeal:
         counts = await self._cluster.harm.counts()
         return len(counts) == len(self._cluster.nodes.servers) and min(counts.values()) > 0
 
-    async def _served_again(self, load: Load, network: WalletNetwork, since: float) -> float:
+    async def _served_again(self, load: Load, network: WalletsOfRun, since: float) -> float:
         """Seconds until every node that is not a stray accepted a message."""
         async with asyncio.timeout(SERVED_S_MAX):
             while True:
@@ -324,7 +324,7 @@ class Ordeal:
                     return time.monotonic() - since
                 await asyncio.sleep(_POLL_S)
 
-    async def _lose_everything(self, load: Load, network: WalletNetwork) -> None:
+    async def _lose_everything(self, load: Load, network: WalletsOfRun) -> None:
         """Nothing but the database is left, and what comes back has the same in memory."""
         await self._is_quiet()
         faulted = Faulted(Fault.EVERYTHING)
@@ -341,7 +341,7 @@ class Ordeal:
         self.faulted.append(faulted)
 
     async def _states_of_all(
-        self, before: dict[str, object], load: Load, network: WalletNetwork
+        self, before: dict[str, object], load: Load, network: WalletsOfRun
     ) -> dict[str, object]:
         """The states of these identities; one whose shard is on its way is asked for again."""
         async with asyncio.timeout(MENDED_S_MAX):
@@ -360,7 +360,7 @@ class Ordeal:
         for log in logs:
             log.close()
 
-    async def _states(self, load: Load, network: WalletNetwork) -> dict[str, object]:
+    async def _states(self, load: Load, network: WalletsOfRun) -> dict[str, object]:
         """The states of all identities, each of which is woken for it."""
 
         async def woken() -> bool:

@@ -37,7 +37,7 @@ class Write(NamedTuple):
     data: bytes
 
 
-class Cut(NamedTuple):
+class Resize(NamedTuple):
     """A file cut, or grown with zeros, to a size in bytes."""
 
     name: str
@@ -66,7 +66,7 @@ class Said(NamedTuple):
     data: bytes
 
 
-Operation: TypeAlias = Write | Cut | Sync | Unlink | Said
+Operation: TypeAlias = Write | Resize | Sync | Unlink | Said
 Image: TypeAlias = dict[str, bytearray]
 
 
@@ -125,7 +125,7 @@ def _operation(
         case "pwrite64":
             yield Write(name, int(rest.rpartition(",")[2]), _bytes(rest)[:result])
         case "ftruncate":
-            yield Cut(name, int(rest.rpartition(",")[2]))
+            yield Resize(name, int(rest.rpartition(",")[2]))
         case _:
             # It covers what came before its begin, not what came before its end.
             yield Sync(name, begun)
@@ -136,10 +136,10 @@ def after(
 ) -> Image:
     """The disk after a power cut that follows these operations."""
     disk = {name: bytearray(content) for name, content in base.items()}
-    waiting: dict[str, list[tuple[int, Write | Cut]]] = {}
+    waiting: dict[str, list[tuple[int, Write | Resize]]] = {}
     for number, operation in enumerate(done):
         match operation:
-            case Write(name) | Cut(name):
+            case Write(name) | Resize(name):
                 waiting.setdefault(name, []).append((number, operation))
             case Sync(name, begun):
                 changes = waiting.pop(name, [])
@@ -157,7 +157,7 @@ def after(
     return disk
 
 
-def _kept(change: Write | Cut, fate: Unsynced, chance: random.Random) -> Write | Cut | None:
+def _kept(change: Write | Resize, fate: Unsynced, chance: random.Random) -> Write | Resize | None:
     """What a power cut leaves of a change that was not synced."""
     if fate is Unsynced.NONE:
         return None
@@ -172,10 +172,10 @@ def _kept(change: Write | Cut, fate: Unsynced, chance: random.Random) -> Write |
     return change
 
 
-def _apply(disk: Image, change: Write | Cut) -> None:
+def _apply(disk: Image, change: Write | Resize) -> None:
     content = disk.setdefault(change.name, bytearray())
     match change:
-        case Cut(_, size_bytes):
+        case Resize(_, size_bytes):
             del content[size_bytes:]
             content.extend(bytes(size_bytes - len(content)))
         case Write(_, offset, data):

@@ -25,7 +25,7 @@ from tests.crash.wallets_under_kills import (
     SENDERS,
     SETTINGS,
     PickupOutcomes,
-    WalletNetwork,
+    WalletsOfRun,
 )
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
@@ -39,7 +39,7 @@ take all of the machine. A run with ``KILLS`` never rests."""
 HANGS_S_MAX = 60.0
 
 
-async def before_kill(load: Load, network: WalletNetwork) -> None:
+async def before_kill(load: Load, network: WalletsOfRun) -> None:
     """Wait for further messages at a pace, then for some of every sender without pause."""
     forwards = load.chance.randrange(*FURTHER_FORWARDS)
     await asyncio.gather(load.further(), network.load.more(forwards))
@@ -52,10 +52,10 @@ async def endured(server: Server, kills: int, report: Report) -> tuple[Outcomes,
     chance = random.Random(SEED)  # noqa: S311 - repeatable
     targets = chosen(chance, kills)
     counts = Counter(target.value for target in targets)
-    wallets: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
+    wallets: asyncio.Future[WalletsOfRun] = asyncio.get_running_loop().create_future()
     is_over = asyncio.Event()
 
-    async def of_wallets(network: WalletNetwork) -> None:
+    async def of_wallets(network: WalletsOfRun) -> None:
         wallets.set_result(network)
         await is_over.wait()
 

@@ -90,7 +90,7 @@ class PickupOutcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class WalletNetwork:
+class WalletsOfRun:
     """All wallets of a run."""
 
     load: WalletLoad
@@ -142,7 +142,7 @@ async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
     chance = random.Random(seed)  # noqa: S311 - repeatable
     targets = chosen(chance, kills)
 
-    async def kill_all(network: WalletNetwork) -> None:
+    async def kill_all(network: WalletsOfRun) -> None:
         load = network.load
         for target in targets:
             await load.more(chance.randrange(*FURTHER_FORWARDS))
@@ -154,7 +154,7 @@ async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
 
 async def endure(
     mediator: Mediator,
-    faults: Callable[[WalletNetwork], Awaitable[None]],
+    faults: Callable[[WalletsOfRun], Awaitable[None]],
     counts: Counter[str],
     chance: random.Random,
     *,
@@ -191,7 +191,7 @@ async def endure(
     )
 
 
-async def _settlers(server: Mediator, load: WalletLoad) -> WalletNetwork:
+async def _settlers(server: Mediator, load: WalletLoad) -> WalletsOfRun:
     """One wallet for each generation, one that uses all of them, and who changes keylists."""
     invitation = await fetch_invitation(load.session, f"{server.url}/invitation")
     pickers: list[Picker] = []
@@ -204,7 +204,7 @@ async def _settlers(server: Mediator, load: WalletLoad) -> WalletNetwork:
     stranger = await Wallet.connect(invitation, session=load.session)
     await stranger.request_mediation()
     registrar = Registrar(owner, stranger, await owner.request_mediation(), invitation)
-    return WalletNetwork(load, pickers, registrar)
+    return WalletsOfRun(load, pickers, registrar)
 
 
 def main() -> None:

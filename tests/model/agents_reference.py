@@ -166,7 +166,7 @@ class Live(NamedTuple):
 
 
 @dataclass
-class Held:
+class HostMemory:
     """What a host keeps in memory: leases by message, who is live or to be, and who listens."""
 
     leases: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -307,7 +307,7 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
 
 
 def on_an_agent(  # noqa: C901 - one arm per command
-    did: str, agent: Agent, held: Held, command: c.Command, now_ms: int, new: str
+    did: str, agent: Agent, held: HostMemory, command: c.Command, now_ms: int, new: str
 ) -> r.Reply | Refusal:
     """The commands of ``ON_AGENTS``."""
     if isinstance(command, c.Connect):
@@ -387,7 +387,7 @@ def _keylist(
 
 
 def _queue(
-    did: str, agent: Agent, held: Held, command: c.QueueEnvelopes, now_ms: int, new: str
+    did: str, agent: Agent, held: HostMemory, command: c.QueueEnvelopes, now_ms: int, new: str
 ) -> r.Reply | Refusal:
     key, payloads, rules = command.recipient_key, command.payloads, agent.rules()
     if key and key not in agent.keylist:
@@ -426,7 +426,7 @@ def _queue(
     return r.EnvelopeQueued(ids[-1], bool(agent.connection.endpoint), agent.device is not None)
 
 
-def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
+def _is_next(agent: Agent, held: HostMemory, live: Live, size_bytes: int) -> bool:
     """Has the live session nothing else to fetch first, and room for one more?"""
     envelopes = [m for m in agent.messages if m.key is not None]
     leased = [m for m in envelopes if m.message_id in held.leases]
@@ -439,7 +439,7 @@ def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
 
 
 def _deliver(
-    did: str, agent: Agent, held: Held, command: c.DeliverMessages, now_ms: int
+    did: str, agent: Agent, held: HostMemory, command: c.DeliverMessages, now_ms: int
 ) -> r.Reply | Refusal:
     limit, key = command.limit, command.recipient_key
     waiting = {m.message_id: m for m in agent.messages if m.key is not None}
@@ -480,7 +480,7 @@ def _deliver(
 
 
 def _standing(
-    did: str, agent: Agent, held: Held, key: str | None = None, *, is_live: bool | None = None
+    did: str, agent: Agent, held: HostMemory, key: str | None = None, *, is_live: bool | None = None
 ) -> r.QueueState:
     counted = [m for m in agent.messages if m.key is not None and key in (None, m.key)]
     return r.QueueState(

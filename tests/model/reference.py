@@ -24,7 +24,7 @@ from tests.model.agents_reference import (
     LIMITS,
     ON_AGENTS,
     Agent,
-    Held,
+    HostMemory,
     Message,
     on_a_key_or_a_queue,
     on_an_agent,
@@ -131,11 +131,11 @@ class Reference:
         self.nonces: set[bytes] = set()
         self.without_effect: set[bytes] = set()
         self.boxes: defaultdict[str, Box] = defaultdict(Box)
-        self.held = Held()
+        self.held = HostMemory()
 
     def restart(self) -> None:
         """Lose what a host keeps in memory."""
-        self.held = Held()
+        self.held = HostMemory()
         self.without_effect = set()
 
     def hand_over(self) -> None:

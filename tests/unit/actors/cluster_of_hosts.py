@@ -91,8 +91,8 @@ class LocalCluster:
             quiet_s=QUIET_S,
         )
         rules = msgspec.structs.replace(rules, **policy)
-        shards = LocalHosts(self, HOST_PREFIX, database)
-        identities = LocalHosts(self, DEDICATED_HOST_PREFIX, database)
+        shards = HostsOfKind(self, HOST_PREFIX, database)
+        identities = HostsOfKind(self, DEDICATED_HOST_PREFIX, database)
         placer = Placer(shards, identities, rules, version=1)
         self.placers[database : database + 1] = [placer]
         return placer
@@ -212,7 +212,7 @@ class LocalCluster:
         return self.hosts[name]
 
 
-class LocalHosts:
+class HostsOfKind:
     """The hosts of a kind and a database among those of a cluster."""
 
     def __init__(self, cluster: LocalCluster, prefix: str, database: int) -> None:

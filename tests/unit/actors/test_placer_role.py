@@ -32,7 +32,7 @@ from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
 from tests.ports import free_port
-from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster, LocalHosts
+from tests.unit.actors.cluster_of_hosts import SHARDS, HostsOfKind, LocalCluster
 
 LOOPBACK = "127.0.0.1"
 LONG_S = 600.0
@@ -387,10 +387,10 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def unknown(_: LocalHosts) -> Collection[str]:
+    async def unknown(_: HostsOfKind) -> Collection[str]:
         raise HostUnavailable("a database does not answer")
 
-    monkeypatch.setattr(LocalHosts, "names", unknown)
+    monkeypatch.setattr(HostsOfKind, "names", unknown)
     monkeypatch.setattr(placer_role, "_HOSTS_S_MAX", 0.05)
     link, last = PlacerLink("edge-0", HostFinder([leases]), PLACER), cluster.placer
     first = Process(cluster, "a", tmp_path)

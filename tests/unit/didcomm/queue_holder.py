@@ -68,7 +68,7 @@ def envelope(number: int, filling: str = "") -> bytes:
     )
 
 
-class Wallet:
+class Recipient:
     """A recipient: the key of its connection, and keys that messages are forwarded to."""
 
     def __init__(self, number: int, keys: int = 2) -> None:
@@ -79,7 +79,7 @@ class Wallet:
         self.keys = [base58(key) for key in self.raw_keys]
 
 
-ALICE, BOB = Wallet(1), Wallet(2)
+ALICE, BOB = Recipient(1), Recipient(2)
 
 
 class Holder:
@@ -119,7 +119,7 @@ class Holder:
 
     async def outcome(
         self,
-        wallet: Wallet,
+        wallet: Recipient,
         kind: str,
         /,
         *,
@@ -154,20 +154,20 @@ class Holder:
         reply: Members = write_answer(outcome.reply, question, f"reply-{next(self._ids)}")
         return reply
 
-    async def ask(self, wallet: Wallet, kind: str, /, **circumstances: Any) -> Members:
+    async def ask(self, wallet: Recipient, kind: str, /, **circumstances: Any) -> Members:
         """The reply to a message, which is then written, with all that follows from that."""
         outcome = await self.outcome(wallet, kind, **circumstances)
         await self.written(wallet, outcome)
         return self.reply_of(outcome)
 
-    async def written(self, wallet: Wallet, outcome: Outcome) -> None:
+    async def written(self, wallet: Recipient, outcome: Outcome) -> None:
         """The transport has written the outcome."""
         if outcome.handed_over:
             remove = RemoveMessages(list(outcome.handed_over), "delivered")
             await self._send(wallet, remove, QueueState)
 
     @contextmanager
-    def socket(self, wallet: Wallet, session: str = "socket") -> Iterator[Members]:
+    def socket(self, wallet: Recipient, session: str = "socket") -> Iterator[Members]:
         """The circumstances of a message on a socket of the wallet, which the hub knows."""
         listener = Wake()
         self.hub.add(wallet.did, listener)
@@ -178,7 +178,7 @@ class Holder:
 
     # ---- asking the core
 
-    async def connect(self, *wallets: Wallet) -> None:
+    async def connect(self, *wallets: Recipient) -> None:
         """The wallets connect, are granted mediation and register their keys."""
         for wallet in wallets:
             said = Connection(wallet.did, "", "", [], "didexchange/1.1", "")
@@ -191,7 +191,7 @@ class Holder:
             )
 
     async def queue(
-        self, wallet: Wallet, *numbers: int, key: int = 0, filling: str = ""
+        self, wallet: Recipient, *numbers: int, key: int = 0, filling: str = ""
     ) -> list[str]:
         """Queue envelopes for one of the wallet's keys; their ids."""
         ids: list[str] = []
@@ -202,32 +202,32 @@ class Holder:
             ids.append(queued.message_id)
         return ids
 
-    async def refusal(self, wallet: Wallet, number: int = 0) -> Refusal:
+    async def refusal(self, wallet: Recipient, number: int = 0) -> Refusal:
         """Why one more envelope is not queued."""
         command = QueueEnvelopes(wallet.keys[0], [envelope(number)])
         refused = await self._queue(wallet, command)
         assert isinstance(refused, Refusal)
         return refused
 
-    async def _queue(self, wallet: Wallet, command: QueueEnvelopes) -> EnvelopeQueued | Refusal:
+    async def _queue(self, wallet: Recipient, command: QueueEnvelopes) -> EnvelopeQueued | Refusal:
         """Queue it as a message of its own: the same bytes once more would be a retry."""
         key = next(self._sent).to_bytes(16, "big")
         return await self.identities.ask(wallet.did, command, key, EnvelopeQueued)
 
-    async def state(self, wallet: Wallet) -> QueueState:
+    async def state(self, wallet: Recipient) -> QueueState:
         """How the wallet's queue stands."""
         return await self._send(wallet, QueryQueue(), QueueState)
 
-    async def release(self, wallet: Wallet, session: str) -> None:
+    async def release(self, wallet: Recipient, session: str) -> None:
         """The session has ended."""
         await self._send(wallet, ReleaseLeases(session), Done)
 
-    async def pass_time(self, wallet: Wallet, seconds: float) -> None:
+    async def pass_time(self, wallet: Recipient, seconds: float) -> None:
         """Let time pass, and the host of the wallet notice it."""
         self.clock.advance(seconds)
         await self.state(wallet)
 
-    async def deliver_live(self, wallet: Wallet, session: str, after: int) -> Delivery | Refusal:
+    async def deliver_live(self, wallet: Recipient, session: str, after: int) -> Delivery | Refusal:
         """What a live session is handed that has seen the queue up to a version."""
         command = DeliverMessages(
             session, "live", 100, 1_000_000, 30_000, after_version=after, live=True
@@ -253,7 +253,7 @@ class Holder:
         for index in range(self.settings.hosts):
             self.hosts.mend(host_name(index))
 
-    async def _send(self, wallet: Wallet, command: Command, reply: type[_R]) -> _R:
+    async def _send(self, wallet: Recipient, command: Command, reply: type[_R]) -> _R:
         answer = await self.identities.ask(wallet.did, command, _COMMAND, reply)
         assert not isinstance(answer, Refusal), answer
         return answer

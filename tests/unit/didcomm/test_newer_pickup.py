@@ -17,7 +17,7 @@ from tests.unit.didcomm.queue_holder import (
     NEW,
     Holder,
     Members,
-    Wallet,
+    Recipient,
     envelope,
 )
 
@@ -128,7 +128,7 @@ async def test_a_limit_written_as_a_text_is_that_limit(holder: Holder, protocol:
 
 
 async def test_a_stranger_is_refused_as_none_of_ours(holder: Holder, protocol: str) -> None:
-    outcome = await holder.outcome(Wallet(9), f"{protocol}status-request")
+    outcome = await holder.outcome(Recipient(9), f"{protocol}status-request")
     assert outcome.refused == "not-connected"
     assert not outcome.may_wait
 

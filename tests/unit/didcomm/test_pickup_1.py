@@ -21,7 +21,7 @@ from tests.unit.didcomm.queue_holder import (
     OLD,
     Holder,
     Members,
-    Wallet,
+    Recipient,
     envelope,
     running_holder,
 )
@@ -416,5 +416,5 @@ async def test_a_refusal_is_reported_with_its_own_reason(
 async def test_an_agent_that_never_connected_learns_nothing_of_others(holder: Holder) -> None:
     await holder.queue(ALICE, 1)
     for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
-        report = await holder.ask(Wallet(7), kind, batch_size=1, message_ids=[], **LONG)
+        report = await holder.ask(Recipient(7), kind, batch_size=1, message_ids=[], **LONG)
         assert problem_code(report) == "invalid_request"

@@ -19,7 +19,7 @@ from tests.unit.didcomm.queue_holder import (
     NEW,
     Holder,
     Members,
-    Wallet,
+    Recipient,
     envelope,
     problem_code,
     running_holder,
@@ -103,7 +103,7 @@ async def test_a_key_is_echoed_as_the_client_spelled_it(holder: Holder, spell: A
 @pytest.mark.parametrize(
     "key",
     [
-        Wallet(9).keys[0],
+        Recipient(9).keys[0],
         BOB.keys[0],
         did_key(BOB.raw_keys[0]),
         "<key for messages>",
@@ -395,5 +395,5 @@ async def test_an_unknown_outcome_is_reported_and_nothing_is_said_to_be_removed(
 
 
 async def test_an_agent_that_never_connected_gets_a_report_of_it(holder: Holder) -> None:
-    report = await holder.ask(Wallet(7), STATUS_REQUEST)
+    report = await holder.ask(Recipient(7), STATUS_REQUEST)
     assert problem_code(report) == "not-connected"
