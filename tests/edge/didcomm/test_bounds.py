@@ -28,6 +28,8 @@ from http_edge.listener.body_reads import in_reading_thread
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
+    IN_FLIGHT,
+    IN_FLIGHT_BYTES,
     SERVICE,
     Bob,
     RawSocket,
@@ -64,10 +66,10 @@ async def test_a_wallet_that_waits_for_messages_takes_no_place_of_others(
     network: WalletNetwork, bob: Bob
 ) -> None:
     polling = asyncio.create_task(bob.wallet.noop(delay_ms=20_000))
-    (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
+        await network.polled()
         # No event says that a request began to wait.
-        while not (len(edge._hub) and edge._in_flight.has_room):  # noqa: ASYNC110
+        while network.measured(IN_FLIGHT):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await network.write(bob, "hello")
         assert await polling
@@ -77,10 +79,9 @@ async def test_a_wallet_that_is_erased_while_it_waits_for_messages_waits_no_long
     network: WalletNetwork, bob: Bob
 ) -> None:
     polling = asyncio.create_task(bob.wallet.noop(delay_ms=int(2_000 * WAIT_S)))
-    (edge,) = network.mediator.edges
+    did = did_key(bob.connection.key.public)
     async with asyncio.timeout(WAIT_S):
         await network.polled()
-        (did,) = edge._hub._subscribers
         await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
         with pytest.raises(WalletError):
             await polling
@@ -102,7 +103,7 @@ async def test_the_sockets_of_an_erased_wallet_end(
             await network.write(bob, "implicit")
             assert bob.read(await socket.data()) == "implicit"
         ended = asyncio.create_task(socket.ended_because())
-        (did,) = network.mediator.edges[0]._hub._subscribers
+        did = did_key(bob.connection.key.public)
         await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
         assert await ended == (4410, "erased")
 
@@ -138,11 +139,10 @@ async def test_an_address_that_owes_is_read_no_further_on_its_sockets(
         await socket.raw.send_bytes(ping)
         answered = asyncio.create_task(socket.data())
         assert not (await asyncio.wait([answered], timeout=0.3))[0]
-        bodies = network.mediator.edges[0]._in_flight.bodies
-        assert bodies.size_bytes == len(ping)
+        assert network.measured(IN_FLIGHT_BYTES) == len(ping)
         clock.advance(60)
         opened(bob.connection, await answered)
-        assert bodies.size_bytes == 0
+        assert network.measured(IN_FLIGHT_BYTES) == 0
 
 
 async def all_of(socket: RawSocket, count: int) -> None:
@@ -396,7 +396,7 @@ async def test_what_waits_for_large_answers_to_one_address_takes_a_bounded_numbe
                 refused += 1
             if refused == 60 - LARGE_ANSWERS_MAX - 2:
                 break
-    assert network.mediator.edges[0]._in_flight.requests <= LARGE_ANSWERS_MAX
+    assert network.measured(IN_FLIGHT) <= LARGE_ANSWERS_MAX
     while waiting := [one for one in asking if not one.done()]:
         clock.advance(60)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -463,7 +463,6 @@ async def test_an_address_changes_many_keys_in_one_message_at_a_time_and_none_wh
 async def test_a_request_for_messages_is_not_kept_until_its_sender_has_read_the_answer(
     network: WalletNetwork, bob: Bob
 ) -> None:
-    (edge,) = network.mediator.edges
     await network.write(bob, *numbered(_PICKED))
     async with network.socket(autoping=False) as socket:  # it sends no pong: it reads nothing
         await _pick_one(bob, socket)
@@ -474,7 +473,7 @@ async def test_a_request_for_messages_is_not_kept_until_its_sender_has_read_the_
             kept_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert not edge._in_flight.bodies.size_bytes
+        assert not network.measured(IN_FLIGHT_BYTES)
         assert kept_bytes < _PICKED * LARGE
 
 

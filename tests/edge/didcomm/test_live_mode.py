@@ -16,6 +16,7 @@ from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
 from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.identities import Identities
 from tests.edge.didcomm.wallet_network import (
+    SUBSCRIBERS,
     Bob,
     WalletNetwork,
     answer_to,
@@ -114,15 +115,14 @@ async def test_what_is_not_acknowledged_is_offered_again_when_the_socket_ends(
 async def test_a_socket_that_is_gone_listens_no_more_and_asks_for_no_messages(
     network: WalletNetwork, bob: Bob
 ) -> None:
-    hub = network.mediator.edges[0]._hub
     before = asyncio.all_tasks()
     async with bob.wallet.live() as live:
         await network.write(bob, "one")
         await pushed(bob, live, 1)
-        assert len(hub) == 1
+        assert network.measured(SUBSCRIBERS) == 1
         assert _pumps(before)
     async with asyncio.timeout(WAIT_S):
-        while len(hub) or _pumps(before):  # noqa: ASYNC110 - the end of a socket sets no event
+        while network.measured(SUBSCRIBERS) or _pumps(before):  # noqa: ASYNC110 - the end of a socket sets no event
             await asyncio.sleep(0)
 
 

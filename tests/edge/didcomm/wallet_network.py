@@ -35,6 +35,9 @@ SENDER: Final = KeyPair.from_seed(b"a" * 32)
 """Alice, who writes and is no agent of this mediator."""
 ENVELOPE: Final = "application/didcomm-envelope-enc"
 PREFIXES: Final = [NEW_PREFIX, OLD_PREFIX]
+SUBSCRIBERS: Final = "poste_subscribers"
+IN_FLIGHT: Final = "poste_requests_in_flight"
+IN_FLIGHT_BYTES: Final = "poste_requests_in_flight_bytes"
 _IDS: Final = itertools.count(1)
 
 
@@ -170,10 +173,15 @@ class WalletNetwork:
 
     async def polled(self) -> None:
         """Return when a request waits for messages."""
-        (edge,) = self.mediator.edges
         async with asyncio.timeout(WAIT_S):
-            while not len(edge._hub):  # noqa: ASYNC110 - no event says so
+            while not self.measured(SUBSCRIBERS):  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0)
+
+    def measured(self, name: str) -> float:
+        """A metric of the one edge."""
+        (edge,) = self.mediator.edges
+        (family,) = [each for each in edge.report() if each.name == name]
+        return sum(value for _, _, value in family.samples)
 
     async def write(self, bob: Bob, *texts: str) -> None:
         """Messages for a wallet's key, which must be accepted."""
@@ -215,9 +223,8 @@ class WalletNetwork:
 
 async def subscribers(network: WalletNetwork, number: int) -> None:
     """Return when so many sockets and long polls of the one edge are subscribed."""
-    (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
-        while len(edge._hub) != number:  # noqa: ASYNC110 - no event says so
+        while network.measured(SUBSCRIBERS) != number:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0)
 
 

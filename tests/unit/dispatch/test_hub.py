@@ -39,9 +39,10 @@ def ended(setting: Setting, host: str = "host-0") -> list[str]:
     return [item.target_did for item in items]
 
 
-async def ended_all(hub: Hub) -> None:
-    """Return when nothing is being ended at a host any more."""
-    await asyncio.gather(*hub._ending.values())
+async def ended_all(setting: Setting) -> None:
+    """Return when all that began to end at a host has ended."""
+    await asyncio.sleep(0)
+    await setting.gateway.drained()
 
 
 async def test_each_subscriber_counts_until_it_is_removed_and_the_last_one_ends_the_session() -> (
@@ -90,7 +91,7 @@ async def test_what_is_delivered_to_a_session_that_is_gone_is_given_back_once_at
     message = DeliveredMessage("id", "key", b"sealed", 1)
     for _ in range(3):
         hub.push("a", EnvelopeDelivered("phone", message))
-    await ended_all(hub)
+    await ended_all(setting)
     items = [item for batch in setting.host.batches for item in batch]
     closes = [CloseSession(EDGE)] if is_alone else []
     assert [item.command for item in items] == [*closes, ReleaseLeases("phone")]
@@ -103,7 +104,7 @@ async def test_what_is_delivered_to_a_socket_that_is_gone_is_given_back_for_each
     for did in ("a", "b"):
         hub.add(did, Recording())
         hub.push(did, EnvelopeDelivered("phone", DeliveredMessage("id", "key", b"sealed", 1)))
-    await ended_all(hub)
+    await ended_all(setting)
     items = [item for batch in setting.host.batches for item in batch]
     assert [(item.target_did, item.command) for item in items] == [
         ("a", ReleaseLeases("phone")),
