@@ -9,9 +9,9 @@ others (``eventstore.parquet.write.compaction``) takes their place in the chain:
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
 Names of manifests and data files have a hash of the content and of the version of the table that
-they are written for. So an exporter which lost its place to another one neither replaces nor
-removes a file of that one, even if it goes on late: a later version gives the same content another
-name. Names that earlier releases gave have no hash.
+they are written for. So an exporter that was replaced cannot overwrite or delete its successor's
+files, however late it runs: a later version gives the same content another name. Names that earlier
+releases gave have no hash.
 
 A manifest with ``pruned`` is the first one. It stands for the beginning of a log, of which only
 needed rows are left (``eventstore.parquet.write.pruning``). No seal covers single rows, so only the

@@ -95,8 +95,8 @@ _BY_POOLER: Final = re.compile(
     rb"unsupported (?:options )?startup parameter|database \".*\" is disabled|"
     rb"database does not allow connections|bouncer config error|^not allowed\b"
 )
-"""PgBouncer's messages for causes that stay. They are always in English, and have the same SQLSTATE
-as those for causes that pass: its server is away, or it has no room."""
+"""PgBouncer's messages for permanent errors. They are always English; its only SQLSTATE also covers
+temporary ones: its server is away, or it has no room."""
 _DISABLED: Final = '" is disabled'
 _WAITED: Final[Mapping[int, int]] = {
     pq.PollingStatus.READING: select.POLLIN,
@@ -107,8 +107,8 @@ _GIVEN_UP: Final = re.compile(
     rb"SSL was required|no password supplied|channel binding|authentication method requirement|"
     rb"invalid \w+ value|invalid port number"
 )
-"""Messages of libpq, in English in the driver's copy, when it gives up without an error from the
-server: the two sides agree on no TLS or login, or a parameter of the URL is not valid."""
+"""Messages of libpq, in the driver always English, if it fails before the server has answered: the
+two sides agree on no TLS or login, or a parameter of the URL is not valid."""
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 _SET: Final = (

@@ -104,7 +104,7 @@ def _shards_of(silent: _Silent) -> set[str]:
 
 
 def _refuse_if_silent(silent: _Silent, done: str) -> None:
-    """Refuse to call an order done of which the placers of some databases did not hear."""
+    """Fail if some placers did not answer: the order may not hold in their databases."""
     if not silent:
         return
     each = ", ".join(f"{number} ({len(shards)} shards)" for number, shards in silent.items())
@@ -117,7 +117,7 @@ def _refuse_if_silent(silent: _Silent, done: str) -> None:
 
 
 def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -> _Silent:
-    """Wait until a node is empty, except of these shards, of which no order to move is known.
+    """Wait until a node is empty, ignoring shards whose placer did not confirm the order.
 
     Return the databases whose placers are silent by then if only their shards have no known host.
     """

@@ -204,7 +204,7 @@ class Accounts:
     ) -> Done | Refusal:
         """Change the speaker; release the new one if another rotation or an erasure came first.
 
-        Named for an account that refuses it, the DID could have none.
+        A DID left naming an account that refuses it could never get an account of its own.
         """
         rotated: Connection | Done | Refusal = await self._stated(account, message, command)
         if isinstance(rotated, Connection):

@@ -50,7 +50,7 @@ class Traffic:
         """
         who = account, speaker()
         now_ms = self._clock()
-        # By more than the longest pause a time is from a clock that was ahead.
+        # A time further ahead than the longest pause was set by a clock that ran fast.
         if not self._is_wanted or 0 < self._again_ms.get(who, 0) - now_ms <= self._longest_ms:
             return
         noted = await self._identities.ask(account, SeeAgent(), command, AgentNoted)

@@ -75,9 +75,10 @@ class Hub:
             self._end_session(did)
 
     def push(self, did: str, notice: Notice) -> None:
-        """Notify the subscribers of the identity; end at its host what has no subscriber here.
+        """Notify the subscribers of the identity; if there is none, end its session at its host.
 
-        The host does not know yet that a subscriber is gone, or refused to end its session.
+        Likewise end a session in live mode whose subscriber is gone. The host does not know yet
+        that it is gone, or refused to end its session.
         """
         subscribers = self._subscribers.get(did, {})
         if not subscribers:

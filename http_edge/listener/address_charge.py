@@ -173,7 +173,7 @@ def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
 
 @contextmanager
 def large_answer() -> Iterator[bool]:
-    """Count a request that waits to be answered at length; False: too many of its address do."""
+    """Reserve a place for a large answer; yield False if the address has too many waiting."""
     charge = _CHARGE.get()
     if not charge.rates.is_limited:
         yield True

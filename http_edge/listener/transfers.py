@@ -147,9 +147,9 @@ class Transfers:
         return True
 
     def take(self, address: str, size_bytes: int) -> Cut | None:
-        """Hold bytes that arrived all at once until ``release``; return why not if no room is left.
+        """Reserve bytes until ``release``; return None, or the reason if there is no room.
 
-        Transfers that wait for their clients are cut to make room.
+        The bytes arrived all at once. Transfers that wait for their clients are cut to make room.
         """
         share = self._shares.get(address)
         held_bytes = 0 if share is None else share.size_bytes

@@ -100,9 +100,9 @@ class ClusterNode:
         return next((name for name in hosts if living[name].node == self.name), None)
 
     async def served_elsewhere(self) -> Collection[int]:
-        """The databases that are away and each of whose shards has an owner, as another node says.
+        """Databases unreachable from here that, according to another node, are fully served.
 
-        This one cannot reach their placers. The process of any other placer can.
+        This node cannot reach their placers; the process of any other placer can.
         """
         for number, link in enumerate(self._placers.each):
             if number not in self._away:

@@ -140,7 +140,7 @@ def _leave_no_core_dump() -> None:
 
 
 def _noted_stops() -> Sequence[signal.Signals]:
-    """A list of the stop signals from now on; they do nothing else until a loop handles them."""
+    """Record stop signals in the returned list until the event loop handles them."""
     noted: list[signal.Signals] = []
     for number in _STOPS:
         signal.signal(number, lambda came, _frame: noted.append(signal.Signals(came)))
@@ -285,7 +285,7 @@ class _Mediator:
     async def _serve_once_back(self, number: int) -> None:
         """Serve a database that was away as soon as it passes the checks of a start.
 
-        One that answers and is wrong stays unserved until it is right: the others are served.
+        A database that fails the checks stays unserved until it passes; the others are served.
         """
         while True:
             await asyncio.sleep(_AWAY_S)
@@ -429,7 +429,7 @@ async def _aside(ask: Callable[[], _T]) -> _T:
 
 
 async def _stopped(answer: Awaitable[None]) -> None:
-    """Return when a process has stopped, also if it has died: the others go on stopping."""
+    """Wait for a process to stop; ignore its death, so that the others are still stopped."""
     with contextlib.suppress(ray_errors.RayError):
         await answer
 
