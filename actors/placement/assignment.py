@@ -1,6 +1,6 @@
 """Assigns shards to hosts: evenly, with as few moves as possible.
 
-Rules of this file: pure arithmetic on names, the same result for the same arguments. The caller
+The functions are pure: the same arguments give the same result. The caller
 finds out which host owns which shard now, which hosts live and which are draining.
 """
 
@@ -15,7 +15,7 @@ from actors.core.placement_table import HostHoldings
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A shard changes hands; ``frm`` is None when no living host owns it."""
+    """A move of a shard; ``frm`` is None if no living host owns it."""
 
     shard: str
     frm: str | None

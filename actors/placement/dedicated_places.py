@@ -229,7 +229,7 @@ class DedicatedPlaces:
                 _ = self._begin(did, self._release(did, host, _LOAD))
 
     def _has_its_host(self, did: str, takers: Collection[str]) -> bool:
-        """Has this identity a host on a node where it may stay?"""
+        """Does this identity have a host on a node where it may stay?"""
         owner = self._owners.get(did)
         return owner is not None and (identity_of_host(owner.host)[1] in takers or not takers)
 
@@ -281,7 +281,7 @@ class DedicatedPlaces:
     async def _start(self, did: str, node: str, beside: str) -> None:
         """Have the host ``beside`` start a host for an identity on its node; wait until it lives.
 
-        The next tick looks afresh whether it does.
+        The next tick checks whether it does.
         """
         name = dedicated_host_name(did, node)
         try:
@@ -298,7 +298,7 @@ class DedicatedPlaces:
             await self.membership.port(name).ask(EndHost())
 
     async def _carry(self, did: str, to: str) -> None:
-        """Move an identity to a host; after a failure the next tick looks at it afresh."""
+        """Move an identity to a host; after a failure the next tick tries again."""
         placed = Placed.DID_NOT_ANSWER
         owner = self._owners.get(did)
         try:

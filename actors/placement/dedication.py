@@ -125,7 +125,7 @@ class DedicationList:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Mark that the list changes within the block: do not believe it if it is read then."""
+        """Mark the list as changing within the block: what is read of it then is discarded."""
         self._changing += 1
         try:
             yield
@@ -134,7 +134,7 @@ class DedicationList:
             self._changing -= 1
 
     def keep(self, did: str, reason: str) -> None:
-        """Note why the log has an identity as dedicated; an empty ``reason``: it has not."""
+        """Note why an identity is dedicated in the log; an empty ``reason`` means it is not."""
         others = {one: why for one, why in self.known.items() if one != did}
         self.known = others | {did: reason} if reason else others
 

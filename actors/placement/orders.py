@@ -1,4 +1,4 @@
-"""The orders to dedicate identities that are not answered yet."""
+"""Orders to dedicate identities, each kept until it is answered."""
 
 from __future__ import annotations
 

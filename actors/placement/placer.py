@@ -204,7 +204,7 @@ class Placer:
         return [self._tasks.run(self._carry(frm, to, shards)) for (frm, to), shards in together]
 
     async def _carry(self, frm: str | None, to: str, shards: Sequence[str]) -> None:
-        """Hand shards over; after a failure the next tick looks at them afresh.
+        """Hand shards over; after a failure the next tick plans them again.
 
         The locks keep an identity from leaving a shard, or coming back to it, meanwhile. A shard
         without an owner has nothing to hand over and waits for no lock.

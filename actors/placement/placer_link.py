@@ -132,14 +132,14 @@ class PlacerLinks(PlacerPort):
         return Drained(worst, silent)
 
     def _silent(self, said: Sequence[object | None]) -> Silent:
-        """Which databases' placers said nothing. Raises: HostUnavailable: all of them."""
+        """The databases whose placers did not answer. Raises: HostUnavailable: all of them."""
         silent = [number for number, one in enumerate(said) if one is None]
         if len(silent) == len(said):
             raise HostUnavailable("no placer answers")
         return {number: [*self._placement.shards_of(number)] for number in silent}
 
     async def _lives(self, name: str) -> bool:
-        """Does a host live that has this name or is on a node with it, of whichever database?"""
+        """Is there a living host, of any database, with this name or on a node of this name?"""
         return any(name in {place.host, place.node} for place in (await self.places()).hosts)
 
     async def _of_each(self, ask: Callable[[PlacerLink], Awaitable[A]]) -> Sequence[A | None]:

@@ -96,7 +96,7 @@ class PlacerRole:
         self._leases = leases
         self._served = served
         self._node = node
-        # Of its own: threads that wait for another database must not delay the next renewal.
+        # Not the default executor: waits for other databases must not delay a renewal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
         self._has_unknown_lease = False
@@ -288,7 +288,7 @@ class PlacerRole:
         if self._successor is None:
             return None
         try:
-            async with self._connecting:  # one connection for all who ask at once
+            async with self._connecting:  # concurrent questions share one connection
                 if self._next is None or not self._next.is_open:
                     self._next = await self._connected(self._successor)
             return bytes(await self._next.ask(question))

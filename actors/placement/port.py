@@ -25,7 +25,7 @@ class PlacerLease(NamedTuple):
 
     @classmethod
     def of(cls, database: int, databases: int) -> Self:
-        """That of the placer of one database."""
+        """The lease of the placer of one database."""
         name = _PLACER if databases == 1 else f"{_PLACER}-{database}"
         return cls(name, node_protocol(databases))
 
@@ -109,7 +109,7 @@ class Release(HostQuestion[Placed], frozen=True):
 
 
 Order: TypeAlias = MoveShard | Dedicate | Release
-"""What an operator may order of the placer of one database."""
+"""The orders that an operator may give to the placer of one database."""
 
 
 class FollowTable(HostQuestion[PlacementTable], frozen=True):
@@ -133,7 +133,7 @@ class Succeeded(HostQuestion[None], frozen=True):
 
 
 PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order | DrainNode | Succeeded
-"""What a placer answers."""
+"""The questions that a placer answers."""
 
 
 Silent: TypeAlias = dict[int, list[str]]
@@ -147,7 +147,7 @@ class PlacesOfAll(Places, frozen=True):
 
 
 class Drained(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How an order to drain a node ended, by the worst answer, and who did not hear of it."""
+    """The result of an order to drain a node: the worst answer, and which placers gave none."""
 
     placed: Placed
     silent: Silent = {}
@@ -166,4 +166,4 @@ class PlacerPort(Protocol):
         """Carry out an order; return how it ended. Raises: HostUnavailable."""
 
     async def drain(self, order: DrainNode) -> Drained:
-        """Order it of every placer. Raises: HostUnavailable: none answers."""
+        """Give every placer this order. Raises: HostUnavailable: none answers."""

@@ -166,7 +166,7 @@ def _result(args: Sequence[str] | None) -> object:
 
 
 def _shown(error: Exception) -> int:
-    """Print the explanation of a failure; return its exit code, which holds if none can read it."""
+    """Print the explanation of a failure; return its exit code, also if printing fails."""
     stop = error if isinstance(error, click.ClickException) else explained(error)
     with suppress(OSError):
         if stop is not None:

@@ -38,7 +38,7 @@ def print_json(value: object) -> None:
 
 
 def can_print(text: str) -> bool:
-    """Has the encoding of stdout all characters of this text?"""
+    """Can stdout encode every character of this text?"""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

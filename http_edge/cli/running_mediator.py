@@ -85,7 +85,7 @@ def ask(
 
 
 class RunningMediator(NamedTuple):
-    """A running mediator as its operator asks it: at ``url``, else as its data directory says."""
+    """A running mediator for its operator: at ``url``, else at the data directory's address."""
 
     settings: Settings
     url: str | None = None

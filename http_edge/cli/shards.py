@@ -130,7 +130,7 @@ def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -
             own: list[dict[str, Any]] = places.get("identities", [])
             ordered = [p for p in places.get("shards", []) if p["shard"] not in silent]
             left = sum(place["node"] == node for place in [*ordered, *own])
-            # On the way, or of a database whose placer does not answer just now: perhaps on NODE.
+            # Moving, or in a database whose placer does not answer now: perhaps on NODE.
             unknown = [place["shard"] for place in ordered if place["host"] is None]
             most = max(most, left)
             progress(most - left, most)

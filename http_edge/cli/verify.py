@@ -80,7 +80,7 @@ class _Checked(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """What the exports are checked against, from elsewhere than the exports themselves."""
+    """What the exports are checked against that does not come from the exports themselves."""
 
     key: PublicKey | None
     own: PublicKey | None

@@ -64,7 +64,7 @@ class AddressRates:
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
     def has_unproven(self, address: str, now_s: float, requests: int) -> bool:
-        """Has an address the tokens for so many unproven requests?"""
+        """Does an address have the tokens for this many unproven requests?"""
         return self.requests.has(address, now_s, requests * (1 + self.unproven_tokens))
 
     def registration_wait_s(self, address: str, now_s: float) -> float | None:
@@ -130,13 +130,13 @@ def charge_unproven(size_bytes: int) -> None:
 
 
 def charge_bytes(size_bytes: int) -> None:
-    """Charge for reading so much for the current request: a proven sender's, or a document."""
+    """Charge the current request for reading this much of a proven sender's, or a document."""
     charge = _CHARGE.get()
     charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
 
 
 def charge_opening(work: int) -> None:
-    """Charge for opening a message by so many key agreements and signature checks.
+    """Charge for a message that took this many key agreements and signature checks to open.
 
     A token each, about what one takes; those of an ordinary message are in the request's own token.
     """
@@ -216,7 +216,7 @@ async def paid_turn() -> AsyncIterator[bool]:
 
 
 def charge_keys(count: int) -> None:
-    """Charge for so many changes of keys by a proven message, which itself costs one token.
+    """Charge for this many changes of keys by a proven message, which itself costs one token.
 
     As for answers, the rate of each sender alone bounds nothing.
     """

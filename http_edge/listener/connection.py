@@ -87,7 +87,7 @@ class Connection(RequestHandler):
         """Does the connection belong to a proxy, and carry the requests of many clients?"""
         self.newcomer: int | None = None
         self.has_left = False
-        """Does the client send no more? It is gone, or reads on for an answer."""
+        """Has the client stopped sending? It is gone, or still waits for an answer."""
         self.when_left: Callable[[], None] | None = None
         """Called once the client sends no more."""
         self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
@@ -227,7 +227,7 @@ class Connection(RequestHandler):
             self._received(b"")
 
     def _rest_received(self, size_bytes: int) -> None:
-        """Bound what comes in pieces: a head, and what is no body around a body."""
+        """Bound what may arrive in pieces: a head, and the framing around a body."""
         self._framing_bytes += size_bytes
         arriving = self._arriving
         if arriving is not None and arriving.is_eof():
@@ -288,7 +288,7 @@ class Connection(RequestHandler):
             return
         if part is None:
             # No pace applies: a head has its own time limit, a socket the time between two pings.
-            # Whose head it is, a proxy says at its end; the address is that of the last request.
+            # A proxy names its client at the end of a head; the address is the last request's.
             is_head_of_any = self.is_shared and self._frames is None
             address = "" if is_head_of_any else self.address
             part = self._part = Transfer(address, math.inf, self.cut)
@@ -372,7 +372,7 @@ class Connection(RequestHandler):
 
 
 def _is_crumbs(arriving: StreamReader | None) -> bool:
-    """Has a body whose reading is paused fewer bytes than its buffer may hold?
+    """Does a body whose reading is paused have fewer bytes than its buffer may hold?
 
     Then it was paused for too many chunks: each takes a microsecond or two, however short it is.
     """

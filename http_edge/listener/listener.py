@@ -187,7 +187,7 @@ class HttpListener:
         if not request.content.is_eof():
             await self._answer_unread(request, response)
         if hdrs.UPGRADE in request.headers:
-            # Of what comes behind it, the parser of aiohttp drops the bytes of the same read.
+            # The parser of aiohttp drops what the same read brought behind it.
             response.force_close()
             peer_of(request).close()
         if _LOG.isEnabledFor(logging.DEBUG):

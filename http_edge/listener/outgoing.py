@@ -170,7 +170,7 @@ class Outgoing:
             running.cancel()
             await asyncio.wait({running})
         self.discard()
-        self._close_code = 0  # a frame that comes later, as it was long in the making, is dropped
+        self._close_code = 0  # a frame that was not ready in time is dropped
 
     async def run(self) -> None:
         """Write until either side has closed the socket."""

@@ -30,5 +30,5 @@ def may_upgrade(request: web.Request) -> bool:
     """Does the head ask for a WebSocket as RFC 6455 says?"""
     try:
         return web.WebSocketResponse().can_prepare(request).ok
-    except ValueError:  # from aiohttp, of a key that is not ASCII
+    except ValueError:  # aiohttp raises it for a key that is not ASCII
         return False

@@ -71,7 +71,7 @@ class Rejection(HttpReason):
 
 
 def retry_after_s(wait_s: float) -> int:
-    """The time of a token bucket for ``Retry-After``, which has whole seconds and is no zero."""
+    """Seconds for ``Retry-After``: the wait for a token, rounded up, and at least one."""
     return max(1, int(wait_s + 0.999))
 
 

@@ -77,7 +77,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
     keys = load(settings.keys_path)
     with closing(opened_to_export(settings)) as log:
-        # Contents in the archive may be erased though all rows that say so have left as well.
+        # The archive may have erased contents although the rows that say so have left, too.
         takes_out = takes_out_erased and (seam_position(log) > 0 or bool(erased_identities(log)))
         if not (is_checked or prunes or takes_out or _is_due(log, until_ms)):
             return None

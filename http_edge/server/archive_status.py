@@ -96,7 +96,7 @@ class Reporter:
         self._write()
 
     def _is_over(self, last_ms: int | None, every_s: float) -> bool:
-        """Has this time passed since? A last time still to come is from a clock that was ahead."""
+        """Has this time passed since? A last time in the future is from a clock that ran fast."""
         return not 0 <= self._clock() - (last_ms or 0) < every_s * _MS
 
     def _write(self) -> None:

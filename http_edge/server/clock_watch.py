@@ -27,7 +27,7 @@ class ClockWatch:
     """Compares the clock of this machine with that of one database."""
 
     def __init__(self, leases: HostLeases, off_s_max: float, clock: Clock = system_clock) -> None:
-        """``off_s_max`` of 0 compares nothing; ``clock`` tells Unix milliseconds."""
+        """With an ``off_s_max`` of 0 it compares nothing; ``clock`` returns Unix milliseconds."""
         self._leases, self._off_s_max, self._clock = leases, off_s_max, clock
         self._is_off = False
 
@@ -80,7 +80,7 @@ class ClockWatch:
         self._is_off = is_off
 
     async def run(self) -> None:
-        """Look every minute, until it is cancelled."""
+        """Compare the clocks every minute, until cancelled."""
         while self._off_s_max:
             await asyncio.sleep(_LOOK_S)
             await asyncio.to_thread(self.look)

@@ -91,7 +91,7 @@ class ClusterNode:
         self._running.append(asyncio.create_task(role.run(self._settings.host_address)))
 
     async def _namesake(self) -> str | None:
-        """A living host of shards whose node has this name: of an earlier process or another."""
+        """A living host of shards on a node of this name: an earlier process, or another node."""
         try:
             living = await self._finder.living()
         except HostUnavailable:
@@ -128,7 +128,7 @@ class ClusterNode:
         await self._of_each(self._has_left)
 
     async def _of_each(self, is_done: Callable[[int, PlacerLink], Awaitable[bool]]) -> None:
-        """Return when this is done for each database that is not away, by its number."""
+        """Return once ``is_done`` is true of each database that is not away, by its number."""
 
         async def done(number: int, placer: PlacerLink) -> None:
             while True:
@@ -143,7 +143,7 @@ class ClusterNode:
         )
 
     async def _is_served(self, _: int, placer: PlacerLink) -> bool:
-        """Has every shard of this placer an owner? Hosts of this node are to take some again."""
+        """Does every shard of this placer have an owner? First end the draining of this node."""
         places = await placer.places()
         here = [host for host in places.hosts if host.node == self.name]
         if any(host.draining for host in here):
@@ -152,7 +152,7 @@ class ClusterNode:
         return bool(here) and all(place.host for place in places.shards)
 
     async def _has_left(self, database: int, placer: PlacerLink) -> bool:
-        """Have this node drained; is no shard of this placer left here, or can none be taken?"""
+        """Order to drain this node; is no shard of this placer left, or can none be taken?"""
         if not await self._finder.is_there(database):
             return True
         places = await placer.places()

@@ -60,7 +60,7 @@ def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:
 
 
 def owner_hindered_by_root(keys: Path) -> int | None:
-    """The user of the mediator with this key file who could not use what this process makes beside.
+    """The owner of this key file, if that user could not use files that this process makes.
 
     None if there is no such user: this process is not root, or the file is root's own.
     """

@@ -20,7 +20,7 @@ _NAME: Final = "databases-away.json"
 
 
 def publish_away(data_dir: Path, away: Mapping[int, str]) -> None:
-    """Tell the edges of this machine why each of these databases, by its number, is not served."""
+    """Publish to the edges of this machine why each of these databases is not served."""
     publish(data_dir / _NAME, msgspec.json.encode(away))
 
 

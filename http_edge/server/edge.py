@@ -205,7 +205,7 @@ class Edge:
         return groups if mediation is None else [*groups, mediation.routes()]
 
     def _operator_routes(self, identities: Identities, clock: Clock) -> list[Route]:
-        """The routes for operators, who have a listener of their own; each asks for their token."""
+        """The routes of the operators' own listener; each demands their token."""
         token = operators_token(self._settings.operators_token_path)
         erasure = ErasureEndpoint(
             identities,
@@ -342,7 +342,7 @@ class Edge:
     def take_table(self, table: PlacementTable) -> None:
         """Take over a new placement table; close sockets of partitions that lost their sessions.
 
-        Connect to new hosts of shards, and to new dedicated hosts whose identity has a listener.
+        Connect to new hosts of shards, and to new dedicated hosts whose identity has a subscriber.
         """
         routes = self._gateway.routes
         known, known_dedicated = {*routes.hosts()}, {*routes.dedicated_hosts()}

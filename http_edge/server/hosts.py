@@ -1,4 +1,4 @@
-"""What follows for hosts from the settings: the placement, and the options of each host."""
+"""Derives from the settings what hosts need: the placement, and the options of each host."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
 
 
 def _check_nodes(settings: Settings, database: int) -> None:
-    """Refuse to run beside what cannot share the log, once the leases of killed ones have ended.
+    """Refuse to start beside what cannot share the log; first let the leases of killed ones end.
 
     Raises:
         Stop: such nodes, or another mediator, are running.
@@ -292,7 +292,7 @@ def _note_url(settings: Settings, log: EventLog) -> None:
 
 
 def _note_rules(settings: Settings, log: EventLog) -> None:
-    """Warn if a node follows other rules than the last one that started, to the harm of others.
+    """Warn if this node's rules differ from those of the node that started last, and do harm.
 
     What one node would keep another one removes for good, and whom one would refuse another one
     admits for good. Each placer undoes what the one before it did, and releases identities whose

@@ -130,7 +130,7 @@ class RayEdge:
         """The table of one database with the last ones of the others."""
         known = self._tables.get(database)
         if table.dedicated is None and known is not None:
-            # A new placer has not read the list yet; what the last one said of it still holds.
+            # A new placer has not read the list yet: what the last one published still holds.
             table = msgspec.structs.replace(
                 table, dedicated=known.dedicated, returned=known.returned
             )

@@ -118,8 +118,8 @@ def _served(
         code = stop.exit_code
         raise
     finally:
-        # The loop has given SIGINT its default action back, and so would Python at its end: another
-        # Ctrl-C would end this before Ray has ended. (Ray itself gives SIGTERM its own back.)
+        # The loop has restored the default action of SIGINT, as Python does at its end: another
+        # Ctrl-C would end this process before Ray. (Ray itself restores the action of SIGTERM.)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # After a fault the logs in Ray's folder can say more than ours.
         settings.operators_address_path.unlink(missing_ok=True)
@@ -408,7 +408,7 @@ class _Mediator:
 
 
 async def _aside(ask: Callable[[], _T]) -> _T:
-    """Call a function, which raises nothing, in a thread that no end of this process waits for.
+    """Call a function that raises nothing in a thread that does not delay the process's end.
 
     A database that hangs is given up only after ``postgres.connect_s_max`` for each server.
     """
