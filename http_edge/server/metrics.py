@@ -236,7 +236,7 @@ class Scrape:
         )
 
     def _readers(self) -> Collection[str]:
-        """For each database the host to read its figures from, if possible one that answered last."""
+        """For each database the host to read figures from, if possible one that answered last."""
         last = self._seen.hosts if self._seen is not None else {}
         readers: dict[int, str] = {}
         for name in sorted(self._hosts, key=lambda name: last.get(name) is None):

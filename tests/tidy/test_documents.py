@@ -80,6 +80,11 @@ def test_every_promise_and_every_threat_has_a_test(name: str, rows_min: int) -> 
     assert [row for row in rows if not TEST.search(row)] == []
 
 
+def test_every_threat_names_the_file_that_stops_it() -> None:
+    rows = _rows(TEXTS["THREAT_MODEL.md"], with_a_column="defence")
+    assert [row for row in rows if not PATH.search(row.split(" | ")[3])] == []
+
+
 def test_threats_are_numbered_without_a_gap() -> None:
     numbers: dict[str, list[int]] = {}
     for letter, number in THREAT.findall(TEXTS["THREAT_MODEL.md"]):
