@@ -424,7 +424,8 @@ class Export(Section):
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Interval at which names of erased identities are removed from the log, and files are
     rewritten without them and without contents erased since; 0 is never. Most contents are removed
-    earlier, when small files are merged. Replaced files stay for replaced_kept_s."""
+    earlier, when small files are merged. Replaced files stay for replaced_kept_s. With export.to,
+    an hour after each start, too, if that is sooner."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
@@ -467,7 +468,8 @@ class Archive(Section):
     removed messages with their history, counts of refusals, old seals. A signed statement in the
     export records the removal; queries as of an earlier time are no longer possible."""
     prune_every_s: float = Field(default=86_400, gt=0, le=31_536_000)
-    """Time between two removals by keep_s. Each reads and rewrites all data of that age."""
+    """Time between two removals by keep_s. Each reads and rewrites all data of that age. With
+    export.to, an hour after each start, too, if that is sooner."""
     every_s: float = Field(default=3_600, gt=0, le=604_800)
     """Time between two rounds; each round is a process of its own. A round without old rows takes a
     second of CPU."""
