@@ -107,7 +107,7 @@ def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[st
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     status = read_status(status_path(data_dir, _NAME, database), ArchiveStatus) or ArchiveStatus()
     if isinstance(status, Unreadable):
-        status = ArchiveStatus(fault=status.why)
+        status = ArchiveStatus(fault=status.why, fault_since_ms=status.since_ms)
     return {
         "position": status.position,
         "rows_left": status.rows_left,

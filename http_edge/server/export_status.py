@@ -124,7 +124,7 @@ def figures(
         fault = "the exporting process runs on another machine or has not started"
         status = ExportStatus(fault=fault)
     elif isinstance(status, Unreadable):
-        status = ExportStatus(fault=status.why)
+        status = ExportStatus(fault=status.why, fault_since_ms=status.since_ms)
     return _figures(status, log_position, now_ms)
 
 

@@ -16,9 +16,13 @@ _Status = TypeVar("_Status")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A file is there and cannot be read, or a part of it was written; ``why`` names it."""
+    """A file is there and cannot be read, or a part of it was written; ``why`` names it.
+
+    ``since_ms`` is when the file was last changed, in Unix milliseconds; 0 if that is unknown.
+    """
 
     why: str
+    since_ms: int
 
 
 def status_path(data_dir: Path, name: str, database: int | None) -> Path:
@@ -65,4 +69,10 @@ def read_status(path: Path, kind: type[_Status]) -> _Status | Unreadable | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # ValueError: no JSON, not of this kind, no UTF-8
-        return Unreadable(f"{path} cannot be read: {error}")
+        return Unreadable(f"{path} cannot be read: {error}", _changed_ms(path))
+
+
+def _changed_ms(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return int(path.stat().st_mtime * 1000)
+    return 0

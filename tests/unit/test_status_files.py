@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,9 +54,9 @@ def test_without_a_readable_record_no_database_counts_as_served(
 def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
     tmp_path: Path, torn: bytes
 ) -> None:
-    def faults() -> list[str]:
+    def faults(name: str = "fault") -> list[Any]:
         shown = export_status.figures(tmp_path, 7, 2_000), archive_status.figures(tmp_path, 2_000)
-        return [figures["fault"] for figures in shown]
+        return [figures[name] for figures in shown]
 
     export = export_status.Reporter(tmp_path, lambda: 1_000)
     archive = archive_status.Reporter(tmp_path, lambda: 1_000)
@@ -62,7 +64,9 @@ def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
     paths = sorted(tmp_path.iterdir(), reverse=True)
     for path in paths:
         path.write_bytes(torn)
+        os.utime(path, (0.5, 0.5))
     assert all(f"{path} cannot be read" in why for path, why in zip(paths, faults(), strict=True))
+    assert faults("fault_age_s") == [1.5, 1.5]
     export.on_fault(FAULT)
     archive.on_fault(FAULT)
     assert faults() == [str(FAULT)] * 2

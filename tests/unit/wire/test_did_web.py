@@ -329,7 +329,7 @@ async def test_one_who_stops_waiting_does_not_end_the_fetch_for_others() -> None
     assert web_dids.known("did:web:a.example") is None
 
 
-async def test_a_document_is_read_apart_and_paid_for_by_the_request_that_needs_it(
+async def test_a_document_is_read_in_a_thread_and_paid_for_by_the_request_that_needs_it(
     host: HttpsHost,
 ) -> None:
     paid: list[int] = []
