@@ -93,6 +93,16 @@ class Leases:
         self.end(did, ended)
         return bool(ended)
 
+    def end_all_but(self, session: str) -> set[str]:
+        """End the leases of all sessions but one; return the identities that had such leases."""
+        ended = {
+            did: [i for i, lease in held.items() if lease.session != session]
+            for did, held in self._held.items()
+        }
+        for did, message_ids in ended.items():
+            self.end(did, message_ids)
+        return {did for did, message_ids in ended.items() if message_ids}
+
     def expire(self, now_ms: int) -> set[str]:
         """End the leases whose time is over; return the identities that had such leases."""
         expired: set[str] = set()

@@ -176,6 +176,11 @@ class UnprovenNonces:
             self._older, self._younger = self._younger, {}
         self._younger[key] = expires_ms
 
+    def discard(self, key: bytes) -> None:
+        """Drop a key, if it is kept."""
+        self._younger.pop(key, None)
+        self._older.pop(key, None)
+
 
 def expiry_ms(received_ms: int, timestamp_ms: float, window_ms: int) -> int:
     """When a nonce may be dropped: no later command with its timestamp can pass the window.

@@ -185,6 +185,8 @@ class Host:
             # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
         if failed is not None:
+            if failed is Refusal.NOT_OWNER:
+                self._nonces.give_back(transaction)
             return [Refused(failed)] * len(items), []
         replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []

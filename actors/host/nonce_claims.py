@@ -77,7 +77,14 @@ class NonceClaims:
             sender = self._counted_for(transaction, shard, claim)
             transaction.claim_nonce(shard, claim, counted_for=sender)
         else:
+            if not self._unproven.holds(claim.key, transaction.now_ms):
+                transaction.unproven.append(claim.key)
             self._unproven.add(claim.key, transaction.expiry_ms(claim))
+
+    def give_back(self, transaction: Transaction) -> None:
+        """Forget the nonces in memory of a transaction whose commands are sent again unchanged."""
+        for key in transaction.unproven:
+            self._unproven.discard(key)
 
     def identities(
         self, items: Iterable[tuple[str, Submission]], owned: Mapping[str, OwnedPartition]

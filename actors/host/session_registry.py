@@ -25,7 +25,7 @@ from actors.core.commands import (
     StartLive,
 )
 from actors.core.decision import Leasing
-from actors.core.leases import Lease, Leases
+from actors.core.leases import HELD_BACK, Lease, Leases
 from actors.core.replies import (
     EnvelopeDelivered,
     Expired,
@@ -110,8 +110,8 @@ class SessionRegistry:
         self._offered_again.add(did)
 
     def lose_leases(self) -> None:
-        """Drop all leases: all messages can be handed out again."""
-        self.leases = Leases()
+        """End all leases but those of delayed messages, and offer these messages again."""
+        self._offered_again |= self.leases.end_all_but(HELD_BACK)
 
     def expire(self, now_ms: int) -> None:
         """End the leases whose time is over."""

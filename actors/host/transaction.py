@@ -98,6 +98,8 @@ class Transaction:
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
         self.removed: list[tuple[str, list[str]]] = []
+        self.unproven: list[bytes] = []
+        """Nonces that it claimed and that are kept in memory alone."""
         self.log_failed = False
         self.has_claimed = False
         self.is_short_of_disk = False

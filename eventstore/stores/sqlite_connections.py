@@ -369,8 +369,7 @@ class Checkpointer:
         self._bytes = 0
         self._due.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=_THREAD, daemon=True)
-            self._thread.start()
+            self._try(self._start)
 
     def stop(self) -> None:
         """End the thread, after the pass that is under way."""
@@ -378,6 +377,11 @@ class Checkpointer:
         self._due.set()
         if self._thread is not None:
             self._thread.join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=_THREAD, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _work(self) -> None:
         # A stop may come at any moment, also between the wait and the clear.

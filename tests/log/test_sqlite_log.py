@@ -365,6 +365,35 @@ def test_a_checkpoint_that_fails_is_made_the_next_time(
     ]
 
 
+def test_a_thread_that_cannot_be_started_is_started_by_a_later_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_file(path)
+    opened = threading.Event()
+
+    def open_for_one() -> sqlite3.Connection:
+        opened.set()
+        return connect(path)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(connect(path)) as writer:
+        checkpointer = Checkpointer(open_for_one, writer, bytes_min=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            checkpointer.wrote(1)
+            checkpointer.stop()
+        checkpointer = Checkpointer(open_for_one, writer, bytes_min=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            checkpointer.wrote(1)
+        checkpointer.wrote(1)
+        assert opened.wait(DEADLINE_S)
+        checkpointer.stop()
+    assert [r.message for r in caplog.records] == ["SQLite checkpoint failed: RuntimeError"] * 2
+
+
 class StopsAsItIsCleared(threading.Event):
     """An event of a thread that is stopped at the worst time: just before this is cleared."""
 

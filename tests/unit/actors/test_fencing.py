@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+import msgspec
+
+from actors.core.commands import CheckRegistered, Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.nonces import Proof
+from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
-from actors.core.replies import MessageAccepted, MessagesPage, Refused
+from actors.core.replies import Done, MessageAccepted, MessagesPage, Refused
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.streams import partition_stream
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
-from tests.unit.actors.given import contract, host, registration, run, submission
+from tests.unit.actors.given import SHARDS, contract, host, registration, run, submission
 
 ME, FRIEND = "did:x:me", "did:x:friend"
 ALL = Page(0, 100)
@@ -71,6 +75,29 @@ def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) 
     replies = run(stale, *[submission(did, registration(did)) for did in identities])
     assert replies == [NOT_OWNER] * 8
     assert log.position() == before
+
+
+def test_who_is_refused_by_a_stale_owner_of_another_shard_may_send_the_same_again(
+    log: EventLog,
+) -> None:
+    stale = host(log, name="stale")
+    host(log, name="new", shards=["shard-0"])
+    identities = [f"did:x:{number}" for number in range(8)]
+    lost = next(did for did in identities if shard_of(did, SHARDS) == "shard-0")
+    kept = next(did for did in identities if shard_of(did, SHARDS) == "shard-1")
+    query = submission(kept, QueryMessages(ALL))  # refused for want of a registration
+    refused = submission(kept, None, refusal=Refusal.INVALID_SIGNATURE)
+    checked = submission(lost, CheckRegistered(), sender=kept, proof=Proof.NOT_YET)
+    beside = submission(lost, QueryMessages(ALL))
+    assert run(stale, query, refused, checked, beside) == [NOT_OWNER] * 4
+    assert run(stale, query, refused) == [
+        Refused(Refusal.UNAUTHORIZED_COMMAND),
+        Refused(Refusal.INVALID_SIGNATURE),
+    ]
+    nonce_alone = msgspec.structs.replace(checked, command=None)
+    assert run(stale, nonce_alone) == [Done()]
+    duplicate = [Refused(Refusal.DUPLICATE_NONCE)]
+    assert [run(stale, one) for one in (query, refused, nonce_alone)] == [duplicate] * 3
 
 
 def test_each_owner_writes_under_an_epoch_of_its_own_and_the_chain_never_breaks(

@@ -13,6 +13,7 @@ from actors.core.commands import (
     EraseIdentity,
     ExpireRecords,
     GrantMediation,
+    Listen,
     PurgeQueue,
     QueryQueue,
     QueueEnvelopes,
@@ -20,6 +21,7 @@ from actors.core.commands import (
 )
 from actors.core.leases import Lease, Leases
 from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.replies import Delivery, EnvelopesWaiting, Push
 from eventstore.log.event_log import EventLog
 from tests.unit.actors.didcomm import KEY, ME, claimed
 from tests.unit.actors.given import HandClock, connection, host, run, unclaimed
@@ -105,3 +107,27 @@ def test_every_lease_ends_in_its_time_whatever_others_do() -> None:
         assert leases.expire(now_ms) == over
         held = {d: {i: end for i, end in of.items() if end > now_ms} for d, of in held.items()}
         assert {d: {i: one.until_ms for i, one in leases.of(d).items()} for d in held} == held
+
+
+def test_a_host_that_trusts_nothing_any_more_hands_no_delayed_message_out_early(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock)
+    fetch = unclaimed(ME, DeliverMessages("phone", "live", 10, 1_000, lease_ms=1_000))
+    run(
+        owner,
+        unclaimed(ME, Connect(connection())),
+        unclaimed(ME, GrantMediation()),
+        unclaimed(ME, UpdateKeylist(claimed(KEY), [])),
+        unclaimed(ME, Listen("edge-0")),
+        unclaimed(ME, QueueEnvelopes(KEY, [b"1"], delay_ms=60_000)),
+    )
+    owner.forget_everything()
+    (early,) = run(owner, fetch)
+    assert owner.due_pushes() == []
+    clock.now_ms += 60_000
+    assert owner.due_pushes() == [("edge-0", Push(ME, EnvelopesWaiting()))]
+    (later,) = run(owner, fetch)
+    assert isinstance(early, Delivery)
+    assert isinstance(later, Delivery)
+    assert (len(early.messages), len(later.messages)) == (0, 1)

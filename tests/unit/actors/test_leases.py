@@ -357,7 +357,9 @@ def test_a_host_that_trusts_nothing_any_more_holds_no_lease(log: EventLog) -> No
     owner = host(log)
     ids = queue(owner, b"1")
     take(owner, delivery("phone"))
+    run(owner, unclaimed(ME, Listen("edge-0")))
     owner.forget_everything()
+    assert owner.due_pushes() == [("edge-0", WAITING)]
     assert take(owner, delivery("laptop")) == [ids]
 
 
