@@ -17,6 +17,7 @@ import msgspec
 from cachetools import LRUCache
 
 from actors.core.commands import (
+    ClaimedKey,
     Connection,
     EndAccount,
     NameSpeaker,
@@ -28,7 +29,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Connected, Done, Erased
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.listener.address_charge import registration_wait_s
 
@@ -144,7 +145,8 @@ class Accounts:
 
         ``sender`` is the account that the envelope proves, ``message`` names the sender's DID.
         Return None if the sender speaks for the prior DID's account. ``NOT_CONNECTED``: the prior
-        DID has no account. ``KEY_TAKEN``: the sender is an account itself already.
+        DID has no account. ``KEY_TAKEN``: the sender is an account itself already, or it speaks
+        or spoke for another one, or another account gave up its key on the other curve.
         ``NOT_SPEAKING``: the prior DID no longer speaks for its account, or the rotation is old.
         ``QUOTA_EXCEEDED``: the account's keylist has no room for the sender's name.
         ``RATE_LIMITED``: the sender's address registers and rotates too often.
@@ -165,13 +167,7 @@ class Accounts:
         # A rotation stores as much as a new account, and another DID costs only a key.
         if registration_wait_s() is not None:
             return Refusal.RATE_LIMITED
-        if sender.did != account:
-            named = await self._identities.ask(
-                sender.did, NameSpeaker(account), command, Done, by_mediator=True
-            )
-            if isinstance(named, Refusal):
-                return named
-        own = await self._keylists.claim_own(account, command, [name])
+        own = await self._named(sender.did, account, name, command)
         if isinstance(own, Refusal):
             return own
         change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, own=own)
@@ -198,6 +194,24 @@ class Accounts:
             return ended
         await self._keylists.release(account, command, ended.keys)
         return None
+
+    async def _named(
+        self, did: str, account: str, name: str, command: bytes
+    ) -> list[ClaimedKey] | Refusal:
+        """Name a DID for an account and claim the DID's name; release it if that is refused."""
+        if did != account:
+            named = await self._identities.ask(
+                did, NameSpeaker(account), command, Done, by_mediator=True
+            )
+            if isinstance(named, Refusal):
+                return named
+        own = await self._keylists.claim_own(account, command, [name], speaker_did=did)
+        if isinstance(own, Refusal) and own not in TO_RETRY:
+            # It stays if it speaks already, or if it was given up and would take its name back.
+            found = await self._identities.find_account(account, command, [name])
+            if isinstance(found, AccountFound) and found.speaker_did != did and not found.keys:
+                await self._erased.unname(did, account, command)
+        return own
 
     async def _change(
         self, account: str, change: RotateAccount, message: Message, command: bytes

@@ -156,12 +156,16 @@ class Keylists:
         return granted if isinstance(granted, Refusal) else None
 
     async def claim_own(
-        self, owner: str, command: bytes, names: Sequence[str]
+        self, owner: str, command: bytes, names: Sequence[str], *, speaker_did: str = ""
     ) -> list[ClaimedKey] | Refusal:
-        """Claim names whose keys the owner is proven to hold, even from another account."""
+        """Claim names whose keys the owner is proven to hold, even from another account.
+
+        ``speaker_did`` is named for the owner and is to speak for it: it is not given up.
+        """
         claims: list[ClaimedKey] = []
         for name in names:
-            claim = await _Claims(self._identities, owner, command).claim_held(name)
+            of_owner = _Claims(self._identities, owner, command, speaker_did)
+            claim = await of_owner.claim_held(name)
             if isinstance(claim, Refusal):
                 return claim
             claims.append(ClaimedKey(name, claim.number))
@@ -200,11 +204,15 @@ class Keylists:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """The claims of ``owner`` on names, for the request with the key ``command`` in the log."""
+    """The claims of ``owner`` on names, for the request with the key ``command`` in the log.
+
+    ``speaker_did`` is a DID that is about to speak for the owner; empty for none.
+    """
 
     identities: Identities
     owner: str
     command: bytes
+    speaker_did: str = ""
 
     async def claim_held(self, name: str) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of the account that owned it before.
@@ -234,7 +242,7 @@ class _Claims:
         ``KEY_TAKEN``: as a DID of its own the key spoke for an account, and speaks no longer.
         """
         did = account_did(name)
-        if did == self.owner or not await self._is_anothers(name):
+        if did in {self.owner, self.speaker_did} or not await self._is_anothers(name):
             return None
         found = await self.identities.find_account(did, self.command)
         if isinstance(found, AccountFound) and found.account_did:

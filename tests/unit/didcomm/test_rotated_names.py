@@ -1,0 +1,127 @@
+"""The name of the DID that an account rotates to, if another account has it or its key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.core.commands import ClaimKey, Command, QueryConnection, RotateAccount, UpdateKeylist
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected, EnvelopeQueued
+from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
+from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.protocols.keylists import KeyChanges
+from tests.unit.didcomm.accounts import (
+    COMMAND,
+    NEW_PEER,
+    NEWER,
+    OLD,
+    OLD_NAME,
+    SAID,
+    STRANGER,
+    Mediator,
+    mediator_of,
+)
+from tests.unit.didcomm.requests import raw_key
+from tests.unit.didcomm.test_accounts import erased, speaks_for
+
+
+@pytest.fixture
+async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
+    async with mediator_of(tmp_path) as made:
+        yield made
+
+
+async def test_a_rotation_takes_the_name_of_its_did_from_who_registered_it_before(
+    mediator: Mediator,
+) -> None:
+    name, squatter = NEW_PEER.name, STRANGER.name
+    await mediator.keylists.enrol(squatter, COMMAND, SAID, [squatter])
+    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], [], frozenset()))
+    assert await mediator.owner(name) == squatter
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert isinstance(await mediator.ask_as(name, OLD), Connected)
+    assert await mediator.owner(name) == OLD
+    assert (await mediator.has(OLD, name), await mediator.has(squatter, name)) == ([name], [])
+    assert isinstance(await mediator.forward(name, b"to its holder"), EnvelopeQueued)
+    assert (await mediator.waiting(OLD), await mediator.waiting(squatter)) == (2, 0)
+
+
+@pytest.mark.parametrize("lost", [ClaimKey, UpdateKeylist, QueryConnection, RotateAccount])
+async def test_a_rotation_that_takes_a_name_and_is_cut_off_is_finished_by_the_next_message(
+    mediator: Mediator, lost: type[Command]
+) -> None:
+    name, squatter = NEW_PEER.name, STRANGER.name
+    await mediator.keylists.enrol(squatter, COMMAND, SAID, [squatter])
+    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], [], frozenset()))
+    with mediator.agents.cut_off(lost, is_lost=True):
+        assert await mediator.rotate(NEW_PEER, OLD) is Refusal.TEMPORARILY_UNAVAILABLE
+    assert await speaks_for(mediator, name) == OLD
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert (await mediator.has(OLD, name), await mediator.has(squatter, name)) == ([name], [])
+
+
+async def test_a_did_that_was_given_up_takes_its_name_back_by_no_rotation_of_another_account(
+    mediator: Mediator,
+) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001)
+    await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
+    for _ in range(2):
+        assert await mediator.rotate(NEW_PEER, STRANGER.name, at_s=1_002) is Refusal.KEY_TAKEN
+    assert await mediator.owner(NEW_PEER.name) == OLD
+    assert await mediator.has(OLD, NEW_PEER.name) == [NEW_PEER.name]
+    assert await speaks_for(mediator, NEW_PEER.name) == OLD
+
+
+async def rotated_to_key(
+    mediator: Mediator, name: str, prior: str, at_s: int = 1_000
+) -> Refusal | None:
+    """Let the did:key of an X25519 key speak for the account of a prior DID."""
+    rotation = DidRotation(prior, name, at_s, (prior,))
+    message = msgspec.structs.replace(STRANGER.message(rotation), sender_did=name)
+    sender = AgentAccount(name, "v2", raw_key(3_004))
+    return await mediator.accounts.rotate(rotation, sender, message, COMMAND)
+
+
+async def test_a_rotation_to_a_key_that_another_account_gave_up_leaves_its_did_free(
+    mediator: Mediator,
+) -> None:
+    (image,), name = twins(OLD_NAME), STRANGER.name
+    await mediator.rotate(NEW_PEER, OLD)
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert await rotated_to_key(mediator, image, name) is Refusal.KEY_TAKEN
+    assert await speaks_for(mediator, image) == ""
+    assert isinstance(await mediator.ask_as(name, name), Connected)
+    assert await mediator.owner(OLD_NAME) == OLD
+    await erased(mediator, OLD)
+    assert await mediator.keylists.enrol(image, COMMAND, SAID, [image]) is None
+
+
+async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
+    mediator: Mediator,
+) -> None:
+    (image,), name = twins(OLD_NAME), STRANGER.name
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert await rotated_to_key(mediator, image, name) is None
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [image], frozenset()))
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await rotated_to_key(mediator, image, name) is Refusal.KEY_TAKEN
+    assert await speaks_for(mediator, image) == name
+    assert isinstance(await mediator.ask_as(image, name), Connected)
+
+
+async def test_a_did_that_was_given_up_is_not_let_go_if_the_rotation_back_to_it_is_refused(
+    mediator: Mediator,
+) -> None:
+    (image,), name = twins(OLD_NAME), STRANGER.name
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert await rotated_to_key(mediator, image, name) is None
+    assert await mediator.rotate(NEWER, image, at_s=1_001) is None
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await rotated_to_key(mediator, image, NEWER.name, 1_002) is Refusal.KEY_TAKEN
+    assert await speaks_for(mediator, image) == name
+    assert await mediator.has(name, image) == [image]
