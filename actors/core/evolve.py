@@ -203,10 +203,11 @@ def _remove(state: Identity, event: AnyMessagesRemoved) -> None:
 
 
 def _expire(state: Identity, event: MessageExpirySet) -> None:
-    for message_id in event.message_ids:
-        if message_id in state.messages:
-            state.expiring[message_id] = event.expires_at_s
-    state.expires_first_s = min(state.expiring.values(), default=0)
+    waiting, at_s = [i for i in event.message_ids if i in state.messages], event.expires_at_s
+    if waiting:
+        state.expiring.update(dict.fromkeys(waiting, at_s))
+        # Passing over the expiries of a full queue would take twice as long as queueing a message.
+        state.expires_first_s = min(state.expires_first_s or at_s, at_s)
 
 
 def _forget_expiries(state: Identity, message_ids: Sequence[str]) -> None:
