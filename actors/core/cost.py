@@ -44,6 +44,8 @@ from actors.core.commands import (
     EraseIdentity,
     ExpireRecords,
     PublishPublicEvent,
+    QueryContractRequests,
+    QueryContracts,
     QueryKeylist,
     QueryQueue,
     QuerySavedEvents,
@@ -74,6 +76,8 @@ _KEY: Final = 2.0
 _SIGNATURE: Final = 1.0
 """150 us of CPU at the edge; there are more edges than writers."""
 _RECORD: Final = 0.1
+_KEPT: Final = 0.2
+"""A contract or a contract request of a page, of 2 KiB as usual: the writer reads and packs it."""
 _LOOK: Final = 0.001
 """Testing one contract against a filter: 10,000 take 0.8 ms."""
 _LISTED: Final = 0.0002
@@ -250,6 +254,8 @@ _TURN_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateEventTags: lambda command: cost(command) + _OLD_TAGS * len(command.updates),
     DeletePublicEvents: lambda command: cost(command) + _OLD_TAGS / 2 * len(command.event_ids),
     QuerySavedEvents: lambda _: 1.0,
+    QueryContracts: lambda command: 1 + _KEPT * command.page.size,
+    QueryContractRequests: lambda command: 1 + _KEPT * command.page.size,
     DeliverMessages: lambda command: (
         cost(command) + (0.0 if command.recipient_key is None else _OTHERS_PASSED)
     ),

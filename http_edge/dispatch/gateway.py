@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from actors.core.commands import GrantMediation, Register
+from actors.core.commands import Command, GrantMediation, Listen, OpenSession, Register
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
@@ -37,6 +37,9 @@ _OUTBOXES_MAX: Final = 4_096
 _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
+READS_WAITING_MAX: Final = 32
+"""Reads of one history at once, most of which wait. Counting a long history takes 10 ms, and each
+read holds one of ``commands_in_flight_max`` places, even if its client has gone."""
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
@@ -51,6 +54,14 @@ class _Step(msgspec.Struct):
     host: str | None
     partition: str
     submission: Submission
+
+
+class _Readers:
+    """The reads of one history, which take turns: each page may be large."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.count = 0
 
 
 class Gateway:
@@ -78,7 +89,7 @@ class Gateway:
         self._on_new_incarnation = on_new_incarnation
         self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._readers: WeakValueDictionary[str, _Readers] = WeakValueDictionary()
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
         self._running = 0
@@ -156,14 +167,28 @@ class Gateway:
             now = self._next_step(self._aimed(submission))
             return (now.host, now.partition) != (step.host, step.partition)
 
-        return await self._wait_until(is_so, ends_at, asks_again=step.host is not None)
+        return await self._wait_until(
+            is_so,
+            ends_at,
+            asks_again=step.host is not None,
+            waiting_max=self._waiting_max(submission.command),
+        )
+
+    def _waiting_max(self, command: Command | None = None) -> int:
+        """How many wait for an owner at most when one more is to wait.
+
+        Requests leave half of the places for those whose shards have owners; sockets have none.
+        """
+        items_max, places = self._limits.outbox_items_max, self._limits.commands_in_flight_max
+        is_of_socket = isinstance(command, OpenSession | Listen)
+        return items_max if is_of_socket else min(items_max, max(1, places // 2))
 
     async def _wait_until(
-        self, is_so: Callable[[], bool], ends_at: float, *, asks_again: bool
+        self, is_so: Callable[[], bool], ends_at: float, *, asks_again: bool, waiting_max: int
     ) -> bool:
-        """Return whether to try again: not if the time is up, or if too many wait already."""
+        """Return whether to try again: not if the time is up, or if so many wait already."""
         left_s = ends_at - asyncio.get_running_loop().time()
-        if left_s <= 0 or self._unrouted >= self._limits.outbox_items_max:
+        if left_s <= 0 or self._unrouted >= waiting_max:
             return False
         self._unrouted += 1
         try:
@@ -177,10 +202,25 @@ class Gateway:
     ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
-        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``.
-        The page stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
+        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``,
+        or if ``READS_WAITING_MAX`` reads of this history are under way. The page stays packed (see
+        ``unpack_page``), so that the event loop unpacks no large page.
         """
+        if isinstance(read.where, PublicEventsFilter):
+            # Strangers send these, and must not wait for each other.
+            return await self._read(read, is_owing, nullcontext())
+        readers = self._readers.setdefault(read.owner_did, _Readers())
+        if readers.count >= READS_WAITING_MAX:
+            return _RATE_LIMITED
+        readers.count += 1
+        try:
+            return await self._read(read, is_owing, readers.turn)
+        finally:
+            readers.count -= 1
 
+    async def _read(
+        self, read: Read, is_owing: Callable[[], bool], turn: AbstractAsyncContextManager[None]
+    ) -> memoryview | Refused:
         def owner() -> str | None:
             return self.routes.host_of(self.routes.partition_of(read.owner_did))
 
@@ -193,7 +233,7 @@ class Gateway:
             host = owner()
             if host is not None:
                 try:
-                    async with self._turn_of(read), self._reads:
+                    async with turn, self._reads:
                         if is_owing():
                             return _RATE_LIMITED
                         (page,) = await self.port(host).ask(ReadPages([read]))
@@ -203,20 +243,13 @@ class Gateway:
                 except HostUnavailable:
                     return UNAVAILABLE
             asks_again = host is not None
-            if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
+            if not await self._wait_until(
+                another_than(host), ends_at, asks_again=asks_again, waiting_max=self._waiting_max()
+            ):
                 return UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE
         return page or UNAVAILABLE
-
-    def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
-        """The lock that lets an owner read one page of its history at a time: pages may be large.
-
-        Reads of public events take no lock: strangers send them, and must not wait for each other.
-        """
-        if isinstance(read.where, PublicEventsFilter):
-            return nullcontext()
-        return self._turns.setdefault(read.owner_did, asyncio.Lock())
 
     @property
     def waiting_items(self) -> int:

@@ -185,10 +185,11 @@ class Limits(Section):
     messages wait in the queue. Holds four of the largest."""
     commands_in_flight_max: int = Field(default=4_096, ge=1, le=COUNT_MAX)
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
-    less than a second of work."""
+    less than a second of work. Half of them at most wait for the owner of a shard that has none, so
+    that the other shards are served."""
     outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
-    """Items that wait for one host, and those that wait for any shard's owner. Twice
-    commands_in_flight_max, so that the sessions of sockets fit too."""
+    """Items that wait for one host, and the sessions of sockets that wait for any shard's owner.
+    Twice commands_in_flight_max, so that these sessions fit too."""
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
     """Items in one call to a host, which answers them together. One transaction may take several
     calls, or a part of one."""

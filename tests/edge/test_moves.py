@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -267,6 +268,28 @@ async def test_a_shard_without_an_owner_for_long_is_temporarily_unavailable(
     assert envelope_of.status == HTTPStatus.SERVICE_UNAVAILABLE
     health = await moving.get("/health")
     assert health.status == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+@pytest.mark.parametrize("limits", [{"commands_in_flight_max": 4}])
+async def test_what_waits_for_the_owner_of_one_shard_leaves_places_for_the_others(
+    moving: MovingMediator, alice: Identity, bob: Identity, carol: Identity
+) -> None:
+    await befriended(moving, bob, alice)
+    await befriended(moving, carol, alice)
+    shard = moving.shard_of(bob.did)
+    assert shard != moving.shard_of(carol.did)
+    host = moving.owners[shard].host
+    handover = await moving.release(host, [shard])
+    moving.publish_table()
+    async with asyncio.timeout(WAIT_S):
+        sent = [asyncio.create_task(moving.write(alice, bob, str(n))) for n in range(4)]
+        refused = [await one for one in itertools.islice(asyncio.as_completed(sent), 2)]
+        assert [answer.status for answer in refused] == [HTTPStatus.SERVICE_UNAVAILABLE] * 2
+        assert (await moving.write(alice, carol, "meanwhile")).status == HTTPStatus.OK
+        await moving.adopt(host, [shard], handover)
+        moving.publish_table()
+        statuses = [answer.status for answer in await asyncio.gather(*sent)]
+    assert statuses.count(HTTPStatus.OK) == 2
 
 
 async def places_changed(moving: MovingMediator, busy: Sequence[str]) -> None:

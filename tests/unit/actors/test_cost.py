@@ -19,6 +19,8 @@ from actors.core.commands import (
     NewSavedEvent,
     Page,
     PublishPublicEvent,
+    QueryContractRequests,
+    QueryContracts,
     QueryMessages,
     QueryQueue,
     QuerySavedEvents,
@@ -38,6 +40,7 @@ from actors.core.limits import HostLimits, RetentionPace
 from actors.core.refusals import Refusal
 from actors.core.submissions import Submission
 from eventstore.log.event_log import SavedEventsFilter
+from http_edge.settings.settings import Limits
 from tests.unit.actors.given import contract, registration
 
 KIB = 1_024
@@ -110,6 +113,17 @@ def test_a_search_among_the_envelopes_of_other_recipients_travels_alone() -> Non
     assert turn_cost(picked) == turn_cost(QueryQueue()) == 1
     assert 1 < turn_cost(QueryQueue("k")) < COSTLY < turn_cost(narrowed)
     assert cost(structs.replace(narrowed, message_ids=["id"] * 100)) > cost(narrowed)
+
+
+@pytest.mark.parametrize("kind", [QueryContracts, QueryContractRequests])
+def test_a_large_page_of_contracts_or_requests_travels_alone_and_a_usual_one_with_others(
+    kind: type[QueryContracts | QueryContractRequests],
+) -> None:
+    """The writer reads and packs it: a thousand of 16 KiB take it 70 ms."""
+    usual, large = kind(Page(0, Limits().page_size_default)), kind(Page(0, Limits().page_size_max))
+    assert cost(usual) == cost(large) == 1
+    assert turn_cost(usual) < COSTLY < turn_cost(large)
+    assert 2 * turn_cost(large) > Limits().costly_work_max, "one of them in a transaction"
 
 
 def test_an_empty_page_costs_no_more_than_the_question() -> None:

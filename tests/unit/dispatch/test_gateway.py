@@ -359,6 +359,23 @@ async def test_a_page_that_a_host_does_not_give_is_refused() -> None:
     assert await setting.gateway.read(read) == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 
 
+async def test_of_reads_of_one_history_a_bounded_number_waits_and_others_are_served() -> None:
+    setting = Setting()
+    library = setting.host
+    library.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    library.hold()
+
+    def read(did: str) -> asyncio.Task[object]:
+        return asyncio.create_task(setting.gateway.read(Read(did, Page(0, 1), SavedEventsFilter())))
+
+    reads = [read("did:a:1") for _ in range(gateway.READS_WAITING_MAX)]
+    beyond, other = read("did:a:1"), read("did:a:2")
+    assert await beyond == Refused(Refusal.RATE_LIMITED)
+    library.answer_all()
+    assert await asyncio.gather(*reads, other) == [library.page] * (len(reads) + 1)
+    assert await read("did:a:1") == library.page
+
+
 async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
     setting = Setting()
     library = setting.host

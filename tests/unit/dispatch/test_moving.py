@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from typing_extensions import override
 
-from actors.core.commands import Page
+from actors.core.commands import CheckRegistered, Command, OpenSession, Page
 from actors.core.partitioning import Placement, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
@@ -21,7 +21,7 @@ from http_edge.dispatch import gateway
 from http_edge.dispatch.gateway import _ASK_AGAIN_S
 from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.recording_host import RecordingHost
-from tests.unit.dispatch.test_gateway import Setting
+from tests.unit.dispatch.test_gateway import LIMITS, Setting
 
 HOSTS = ["host-0", "host-1"]
 SHARDS = [shard_name(index) for index in range(16)]
@@ -142,6 +142,22 @@ async def test_no_more_wait_than_the_limit() -> None:
         routes.update(table(version, "host-0"))
         assert (await replies)[:8] == [Done()] * 8
         routes.update(table(version + 1, None))
+
+
+@pytest.mark.parametrize(
+    ("command", "waiting"), [(CheckRegistered(), 4), (OpenSession("edge-0"), 8)]
+)
+async def test_requests_that_wait_for_an_owner_take_half_of_the_places_and_sockets_have_none(
+    command: Command, waiting: int
+) -> None:
+    setting, routes = live()
+    setting.gateway._limits = LIMITS.model_copy(update={"commands_in_flight_max": 8})
+    submission = msgspec.structs.replace(setting.submission("did:a:0"), command=command)
+    sent = [asyncio.create_task(setting.gateway.submit(submission)) for _ in range(9)]
+    replies = asyncio.gather(*sent)
+    assert await sent[-1] == UNAVAILABLE
+    routes.update(table(1, "host-0"))
+    assert await replies == [Done()] * waiting + [UNAVAILABLE] * (9 - waiting)
 
 
 class WatchedRoutes(Routes):
