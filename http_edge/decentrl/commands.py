@@ -85,6 +85,8 @@ _OF_STRANGERS: Final = frozenset(
     }
 )
 """Refusals that cost a stranger only a key made for the command: the signature proves no more."""
+_UNPAID: Final = frozenset({Refusal.RATE_LIMITED, Refusal.DUPLICATE_NONCE, Refusal.INVALID_COMMAND})
+"""Refusals for which no one has paid by the size of the command, which was read and verified."""
 
 
 class CommandEndpoint:
@@ -138,6 +140,7 @@ class CommandEndpoint:
         read_s = perf_counter() - started_s
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
+            charge_unproven(len(body))
             return self._counted(self._out_of_range, command)
         sender_did = command.sender_did
         key = command_key(sender_did, command.nonce)
@@ -171,10 +174,7 @@ class CommandEndpoint:
             adds=adds(result.command),
         )
         answer = await self._submit(submission, result, len(body))
-        if answer.refusal is Refusal.RATE_LIMITED:
-            charge_bytes(len(body))
-        elif answer.refusal in _OF_STRANGERS:
-            charge_unproven(len(body))
+        _charge_refused(answer.refusal, len(body))
         return self._counted(answer, command, sender_did)
 
     async def _reject(
@@ -184,10 +184,8 @@ class CommandEndpoint:
 
         The sender is empty unless the signature is valid.
         """
-        by = command.sender_did
-        if result.code in _UNPROVEN:
-            by = ""
-            charge_unproven(size_bytes)
+        by = "" if result.code in _UNPROVEN else command.sender_did
+        _charge_refused(result.code, size_bytes)
         submission = Submission(
             claim.partition,
             command.sender_did,
@@ -238,8 +236,9 @@ class CommandEndpoint:
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
-        if isinstance(result.command, Register):
-            # A new identity costs a stranger only a key: a rate per sender bounds nothing.
+        if isinstance(result.command, Register) and result.command.admitted:
+            # A new identity costs a stranger only a key: a rate per sender bounds nothing. One that
+            # is refused takes nothing from the rate that the admitted ones share.
             wait_s = registration_wait_s()
             if wait_s is not None and (await self._why_new(submission)) is not None:
                 return refuse(Refusal.RATE_LIMITED, wait_s)
@@ -248,6 +247,8 @@ class CommandEndpoint:
             if not isinstance(checked, Registered):
                 return _refused(checked)
         why_new = await self._why_new(submission) if result.invitation_id else None
+        if why_new is Refusal.TEMPORARILY_UNAVAILABLE:
+            return refuse(why_new)
         if why_new is Refusal.UNAUTHORIZED_COMMAND:
             assert isinstance(result.command, Register)
             # Its DID was given up, and uses no invitation up, even if it speaks again by now.
@@ -388,6 +389,14 @@ def _refused(reply: object, *rejections: Rejected | None) -> Answer:
         if rejection is not None and reply.code is rejection.code:
             return reject(rejection)
     return refuse(reply.code, reply.retry_after_s or None)
+
+
+def _charge_refused(refusal: Refusal | None, size_bytes: int) -> None:
+    """Charge the address for reading a command that is refused, or not, for this reason."""
+    if refusal in _UNPROVEN or refusal in _OF_STRANGERS:
+        charge_unproven(size_bytes)
+    elif refusal in _UNPAID:
+        charge_bytes(size_bytes)
 
 
 def _name_of(command: CommandEnvelope) -> str:

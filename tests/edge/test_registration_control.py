@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
+from actors.core.agents import invitation_target
 from actors.host.clock import new_id
 from http_edge.crypto.invitation_ids import PUBLIC, InvitationIds
 from http_edge.crypto.mediator_keys import service_seed
+from http_edge.server.hosts import placement_of
 from tests.edge.conftest import StartMediator
 from tests.edge.identities import Identity, Json
 from tests.edge.mediator import DAY_S, KEYS, Answer, HandClock, Mediator
 
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
+UNAVAILABLE = (503, "TEMPORARILY_UNAVAILABLE")
 # Nonce and effect fall on the same host and on two.
 pytestmark = pytest.mark.parametrize("layout", ["two hosts"])
 
@@ -106,6 +109,27 @@ async def test_who_was_registered_registers_again_without_using_an_invitation_up
     assert mediator.facts().count("invitation-used.1") == 2
 
 
+@pytest.mark.parametrize("token", ["a fresh one", "one that another has used"])
+@registration("invitation")
+async def test_a_renewal_whose_host_gives_no_answer_uses_no_invitation_up_and_is_not_refused(
+    mediator: Mediator, alice: Identity, bob: Identity, token: str
+) -> None:
+    placement = placement_of(mediator.settings)
+    host = placement.host_of(placement.partition_of(alice.did))
+    fresh = next(
+        each
+        for each in iter(lambda: invitation(single_use=True), "")
+        if placement.host_of(placement.partition_of(invitation_target(each))) != host
+    )
+    assert (await register(mediator, alice, invitation(single_use=True))).status == 200
+    if token != "a fresh one":
+        assert (await register(mediator, bob, fresh)).status == 200
+    mediator.hosts.cut(host)
+    assert (await register(mediator, alice, fresh)).refusal == UNAVAILABLE
+    mediator.hosts.mend(host)
+    assert (await register(mediator, bob, fresh)).status == 200
+
+
 @registration("invitation")
 async def test_an_invitation_ends(mediator: Mediator, alice: Identity) -> None:
     over = int(mediator.clock.now_s)
@@ -176,3 +200,21 @@ async def test_newcomers_wait_when_too_many_come_and_who_is_registered_renews(
     assert (await registered(identities[0], first)).status == 200
     clock.advance(1)
     assert (await registered(identities[1], first)).status == 200
+
+
+async def test_who_is_refused_an_invitation_takes_nothing_from_the_rate_of_the_invited(
+    start_mediator: StartMediator,
+) -> None:
+    mediator = await start_mediator(
+        protocol={"registration": "invitation"},
+        rates={"registrations_per_s": 1, "burst_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
+    )
+    token = invitation()
+    shown: list[Json] = [{}, {"invitation": "unknown"}, *[{"invitation": token}] * 2]
+    statuses = []
+    for number, more in enumerate(shown):
+        identity = Identity(f"newcomer-{number}")
+        command = mediator.command(identity, mediator.registration(identity) | more)
+        address = {"X-Forwarded-For": f"203.0.113.{number}"}
+        statuses.append((await mediator.post(command, headers=address)).status)
+    assert statuses == [401, 401, 200, 429]

@@ -22,7 +22,7 @@ from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
-from http_edge.listener.address_charge import registration_wait_s
+from http_edge.listener.address_charge import charge_unproven, registration_wait_s
 from http_edge.settings.settings import DidComm
 
 
@@ -104,16 +104,18 @@ class Admission:
 
         Return the id of the invitation that it came with, empty if that is none of ours. An
         admitted sender uses up a single-use invitation, unless it is connected already; the same
-        sender may use it again, so a repeated request gets the same answer. Each try counts against
-        the registration rate of the sender's address, because a new identity costs a stranger only
-        a key.
+        sender may use it again, so a repeated request gets the same answer. Each try that settings
+        and invitation allow counts against the registration rate of the sender's address, because a
+        new identity costs a stranger only a key. Any other takes nothing from the rate that the
+        admitted ones share.
         """
-        is_early = registration_wait_s() is not None
         terms = self._invitations.ids.read(invitation_id)
+        rejection = self._rejection(request, terms)
+        if rejection is not None:
+            charge_unproven(0)
+        elif registration_wait_s() is not None:
+            rejection = NotAdmitted.TOO_MANY
         is_for_one = terms is not None and terms.single_use
-        rejection = NotAdmitted.TOO_MANY if is_early else None
-        if not is_early and not is_for_one:
-            rejection = await self._rejection(request, terms)
         if is_for_one or rejection is not None:
             known = await self.connection_of(request)
             if isinstance(known, Connected):
@@ -121,37 +123,36 @@ class Admission:
             if known is not Refusal.NOT_CONNECTED:
                 # If it speaks for another account, the same request is handled next for that one.
                 return not_admitted(known)
-        if is_for_one and not is_early:
-            rejection = await self._rejection(request, terms)
+        if rejection is None and terms is not None:
+            rejection = await self._use(request, terms)
         return rejection or ("" if terms is None else terms.id)
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:
         """Use an invitation; return None, or the reason why the sender may not use it."""
-        return await self._use(request, self._invitations.ids.read(invitation_id))
+        terms = self._invitations.ids.read(invitation_id)
+        if terms is None:
+            return NotAdmitted.INVITATION_UNKNOWN
+        if terms.has_expired(self._clock()):
+            return NotAdmitted.INVITATION_EXPIRED
+        return await self._use(request, terms)
 
     async def connection_of(self, request: Request) -> Connected | Refusal:
         """Return the sender's connection, or a refusal if none is known."""
         return await request.ask(request.sender.did, QueryConnection(), Connected)
 
-    async def _rejection(
-        self, request: Request, terms: InvitationTerms | None
-    ) -> NotAdmitted | None:
-        match self._registration:
-            case "closed":
-                return NotAdmitted.NOT_OPEN
-            case "allow_list" if self._allowed.isdisjoint(_names(request)):
-                return NotAdmitted.NOT_OPEN
-            case "open" | "allow_list" if terms is None:
-                # Any other parent thread is a DID or the id of someone else's invitation.
-                return None
-            case _:
-                return await self._use(request, terms)
-
-    async def _use(self, request: Request, terms: InvitationTerms | None) -> NotAdmitted | None:
+    def _rejection(self, request: Request, terms: InvitationTerms | None) -> NotAdmitted | None:
+        """Return why settings and invitation alone refuse the sender, or None."""
+        if self._registration == "closed":
+            return NotAdmitted.NOT_OPEN
+        if self._registration == "allow_list" and self._allowed.isdisjoint(_names(request)):
+            return NotAdmitted.NOT_OPEN
         if terms is None:
-            return NotAdmitted.INVITATION_UNKNOWN
-        if terms.has_expired(self._clock()):
-            return NotAdmitted.INVITATION_EXPIRED
+            # Any other parent thread is a DID or the id of someone else's invitation.
+            is_needed = self._registration == "invitation"
+            return NotAdmitted.INVITATION_UNKNOWN if is_needed else None
+        return NotAdmitted.INVITATION_EXPIRED if terms.has_expired(self._clock()) else None
+
+    async def _use(self, request: Request, terms: InvitationTerms) -> NotAdmitted | None:
         if not terms.single_use:
             return None
         use = UseInvitation(by_did=request.sender.did)

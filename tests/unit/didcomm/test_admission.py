@@ -22,7 +22,8 @@ from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
-from http_edge.settings.settings import DidComm
+from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to
+from http_edge.settings.settings import DidComm, Rates
 from tests.unit.didcomm.inviter import HTTP_URL, SERVICE, Inviter, Wallet, inviter_of
 from tests.unit.didcomm.requests import message, request_of
 
@@ -167,6 +168,20 @@ async def test_who_is_connected_leaves_a_fresh_invitation_to_others(
         inviter.agents.lost = set()
         assert await admit(asks(inviter, ALICE), fresh) == first
         assert await admit(asks(inviter, BOB), fresh) == fresh
+
+
+async def test_who_is_not_admitted_takes_nothing_from_the_rate_of_those_who_are(
+    tmp_path: Path,
+) -> None:
+    rates = AddressRates(Rates(registrations_per_s=1, burst_s=1), 1)
+    charged_to(AddressCharge(rates, "203.0.113.1", lambda: 0.0))
+    async with inviter_of(tmp_path, registration="invitation") as inviter:
+        admit, ours = inviter.admission.admit, inviter.invite()
+        assert await admit(asks(inviter, ALICE), "") is NotAdmitted.INVITATION_UNKNOWN
+        closed = under(inviter, registration="closed")
+        assert await closed.admit(asks(inviter, ALICE), ours) is NotAdmitted.NOT_OPEN
+        assert await admit(asks(inviter, ALICE), ours) == ours
+        assert await admit(asks(inviter, BOB), ours) is NotAdmitted.TOO_MANY
 
 
 async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None:
