@@ -270,7 +270,7 @@ async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> No
     if is_pong and session.pings_unanswered:
         session.pings_unanswered = 0
         return
-    charge_message()
+    charge_message(0)
     charge_bytes(len(message.data))
     await until_paid()
 

@@ -115,7 +115,7 @@ class _Socket:
                     await asyncio.sleep(wait_s)
                     taken.take("", loop.time())
                 # As for a request: what the address owes for earlier messages is paid first.
-                charge_message()
+                charge_message(len(message.data))
                 await until_paid()
                 await self._take(message)
             else:

@@ -26,7 +26,7 @@ from actors.host.port import (
     HostUnavailable,
     ReadPages,
 )
-from eventstore.log.event_log import PublicEventsFilter
+from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from http_edge.dispatch.outbox import Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
@@ -38,8 +38,9 @@ _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 READS_WAITING_MAX: Final = 32
-"""Reads of one history at once, most of which wait. Counting a long history takes 10 ms, and each
-read holds one of ``commands_in_flight_max`` places, even if its client has gone."""
+"""Reads of one owner, most of which wait, beside which no further read of a history waits. Counting
+a long one takes 10 ms, and each read holds one of ``commands_in_flight_max`` places, even if its
+client has gone. Large pages of messages wait for the turn of their address."""
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
@@ -57,7 +58,7 @@ class _Step(msgspec.Struct):
 
 
 class _Readers:
-    """The reads of one history, which take turns: each page may be large."""
+    """The reads of one owner, which take turns: each page may be large."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -202,15 +203,16 @@ class Gateway:
     ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
-        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``,
-        or if ``READS_WAITING_MAX`` reads of this history are under way. The page stays packed (see
-        ``unpack_page``), so that the event loop unpacks no large page.
+        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``;
+        a read of a history also if ``READS_WAITING_MAX`` reads of its owner are under way. The page
+        stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
         """
         if isinstance(read.where, PublicEventsFilter):
             # Strangers send these, and must not wait for each other.
             return await self._read(read, is_owing, nullcontext())
         readers = self._readers.setdefault(read.owner_did, _Readers())
-        if readers.count >= READS_WAITING_MAX:
+        is_history = isinstance(read.where, SavedEventsFilter)
+        if is_history and readers.count >= READS_WAITING_MAX:
             return _RATE_LIMITED
         readers.count += 1
         try:

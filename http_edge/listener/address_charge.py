@@ -29,9 +29,10 @@ UNPROVEN_BYTES: Final = 16_384
 """Bytes of an unproven request that cost ``unproven_tokens`` once more."""
 PUBLIC_BYTES: Final = 1_024
 """Bytes of a public answer that cost one token."""
-ANSWER_BYTES: Final = 4_096
-"""Bytes of an answer to a proven request that cost one token: reading and packing 8 MiB take 80 ms,
-which is the work of one second that per_address_per_s allows."""
+PART_BYTES: Final = 4_096
+"""Bytes of a body, or of an answer to a proven request, that cost one token. A second of
+per_address_per_s pays for 8 MiB: reading and packing them for an answer takes 80 ms, and parsing
+the worst JSON of that length most of a core (``http_edge.crypto.strict_json``)."""
 KEY_TOKENS: Final = 2
 """Tokens for each key that a message adds to a keylist or removes from it: some commands to the
 owner of the key, of 0.1 ms of a host and of an edge each, and a row that stays."""
@@ -223,9 +224,18 @@ def charge_keys(count: int) -> None:
     _CHARGE.get().take(KEY_TOKENS * count)
 
 
-def charge_message() -> None:
+def charge_body(size_bytes: int) -> None:
+    """Charge the current request for its body, whatever becomes of it; a short one costs nothing.
+
+    Before a body is parsed no one knows whose it is, and it may hold more than is used.
+    """
+    if (tokens := _part_tokens(size_bytes)) > 0:
+        _CHARGE.get().take(tokens)
+
+
+def charge_message(size_bytes: int) -> None:
     """Charge a message on the socket of the current request: it costs as much as a request."""
-    _CHARGE.get().take(1)
+    _CHARGE.get().take(1 + _part_tokens(size_bytes))
 
 
 def charge_answer(size_bytes: int, *, read_bytes: int = 0) -> None:
@@ -234,13 +244,13 @@ def charge_answer(size_bytes: int, *, read_bytes: int = 0) -> None:
     ``read_bytes`` were charged when they were read: only what the answer costs beyond them is due.
     A rate for each sender bounds nothing here: a stranger can have very many identities.
     """
-    tokens = _answer_tokens(size_bytes) - _answer_tokens(read_bytes)
+    tokens = _part_tokens(size_bytes) - _part_tokens(read_bytes)
     if tokens > 0:
         _CHARGE.get().take(tokens)
 
 
-def _answer_tokens(size_bytes: int) -> float:
-    return size_bytes / ANSWER_BYTES if size_bytes >= ANSWER_BYTES else 0.0
+def _part_tokens(size_bytes: int) -> float:
+    return size_bytes / PART_BYTES if size_bytes >= PART_BYTES else 0.0
 
 
 def charge_public(size_bytes: int) -> None:

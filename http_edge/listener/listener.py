@@ -25,7 +25,13 @@ from typing_extensions import override
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from actors.host.vital_thread import end_process
-from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
+from http_edge.listener.address_charge import (
+    AddressCharge,
+    AddressRates,
+    charge_body,
+    charged_to,
+    rate_of,
+)
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
@@ -324,6 +330,7 @@ class HttpListener:
             try:
                 if not in_flight.has_room:
                     return self._reject(request, Rejection.TOO_BUSY)
+                charge_body(len(body))
                 started_s = perf_counter()
                 token = in_flight.begin(peer_of(request))
                 try:

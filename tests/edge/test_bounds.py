@@ -57,7 +57,7 @@ async def test_a_refusal_for_its_rate_keeps_an_address_waiting_and_no_other(
 async def test_an_address_that_proves_nothing_is_refused_sooner(
     mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
-    """Of 100 tokens an unproven command takes 17, one of 16 KiB 33, and a proven one its own.
+    """Of 100 tokens an unproven command takes 17, one of 16 KiB 37, and a proven one its own.
 
     A registration costs as much as an unproven one, and so does a key that is not registered.
     """
@@ -67,7 +67,7 @@ async def test_an_address_that_proves_nothing_is_refused_sooner(
     assert answers[6] == RATE_LIMITED
     clock.advance(11)  # a second of it for what is owed
     long = [(await mediator.post(b"x" * 16_384)).refusal for _ in range(5)]
-    assert (long[3], long[4]) == ((400, "INVALID_COMMAND"), RATE_LIMITED)
+    assert (long[2], long[3]) == ((400, "INVALID_COMMAND"), RATE_LIMITED)
     clock.advance(14)
     made = [(await mediator.send(Identity(str(n)), QUERY)).refusal for n in range(7)]
     assert (made[0], made[6]) == ((401, "UNAUTHORIZED_COMMAND"), RATE_LIMITED)

@@ -1,4 +1,4 @@
-"""What a command that is refused costs the address that it comes from."""
+"""What a command costs the address that it comes from, also if it is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_an_address_pays_for_a_command_with_a_wrong_timestamp_as_for_one_w
 async def test_an_address_pays_by_its_size_for_a_signed_command_that_is_refused_for_itself(
     mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock, fault: str
 ) -> None:
-    """Of 100 tokens one of 32 KiB takes 33 at least: its key may have been made for it."""
+    """Of 100 tokens one of 32 KiB takes 41 at least: its key may have been made for it."""
     await mediator.register(alice)
     clock.advance(60)
     kind = "UNKNOWN" if fault == "an unknown type" else "QUERY_PENDING_EVENTS"
@@ -40,3 +40,18 @@ async def test_an_address_pays_by_its_size_for_a_signed_command_that_is_refused_
     assert answers[4].refusal == RATE_LIMITED
     clock.advance(60)
     assert (await mediator.send(alice, QUERY)).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rates": {"per_sender_per_s": 0, "per_address_per_s": 10, "burst_s": 10}}],
+)
+async def test_an_address_pays_for_the_bytes_of_a_body_whatever_is_used_of_them(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 100 tokens one with 40 KB takes eleven."""
+    await mediator.register(alice)
+    clock.advance(60)
+    query = {**QUERY, "more": "x" * 40_000}
+    statuses = [(await mediator.send(alice, query)).status for _ in range(11)]
+    assert statuses == [200] * 10 + [429]

@@ -12,14 +12,15 @@ import pytest
 
 from http_edge.listener import address_charge
 from http_edge.listener.address_charge import (
-    ANSWER_BYTES,
     LARGE_ANSWERS_MAX,
     ORDINARY_WORK,
+    PART_BYTES,
     PUBLIC_BYTES,
     UNPROVEN_BYTES,
     AddressCharge,
     AddressRates,
     charge_answer,
+    charge_body,
     charge_bytes,
     charge_keys,
     charge_message,
@@ -67,9 +68,13 @@ class Address:
 @pytest.mark.parametrize(
     ("charge", "much", "tokens"),
     [
-        (charge_answer, ANSWER_BYTES - 1, 0),
-        (charge_answer, ANSWER_BYTES, 1),
-        (charge_answer, 3 * ANSWER_BYTES // 2, 1.5),
+        (charge_answer, PART_BYTES - 1, 0),
+        (charge_answer, PART_BYTES, 1),
+        (charge_answer, 3 * PART_BYTES // 2, 1.5),
+        (charge_body, PART_BYTES - 1, 0),
+        (charge_body, 3 * PART_BYTES // 2, 1.5),
+        (charge_message, PART_BYTES - 1, 1),
+        (charge_message, 3 * PART_BYTES // 2, 2.5),
         (charge_public, PUBLIC_BYTES // 2, 0.5),
         (charge_bytes, UNPROVEN_BYTES // 4, 4),
         (charge_unproven, 0, 16),
@@ -89,13 +94,13 @@ def test_bytes_and_keys_have_their_price(charge: object, much: int, tokens: floa
     assert address.has_exactly(TOKENS - tokens)
 
 
-@pytest.mark.parametrize("read_bytes", [0, ANSWER_BYTES - 1, ANSWER_BYTES, 2 * ANSWER_BYTES - 1])
+@pytest.mark.parametrize("read_bytes", [0, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES - 1])
 def test_a_page_that_is_charged_as_it_is_read_costs_in_all_what_its_answer_costs(
     read_bytes: int,
 ) -> None:
     address = Address()
     address.request.run(charge_answer, read_bytes)
-    address.request.run(partial(charge_answer, 2 * ANSWER_BYTES, read_bytes=read_bytes))
+    address.request.run(partial(charge_answer, 2 * PART_BYTES, read_bytes=read_bytes))
     assert address.has_exactly(TOKENS - 2)
     address.request.run(partial(charge_answer, 1, read_bytes=read_bytes))
     assert address.has_exactly(TOKENS - 2)
@@ -103,11 +108,11 @@ def test_a_page_that_is_charged_as_it_is_read_costs_in_all_what_its_answer_costs
 
 def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_nothing() -> None:
     address = Address()
-    address.request.run(charge_message)
+    address.request.run(charge_message, 0)
     assert address.has_exactly(TOKENS - 1)
     assert address.request.run(registration_wait_s) is None
     assert address.has_exactly(TOKENS - 1 - 16)
-    charge_message()
+    charge_message(0)
     assert registration_wait_s() is None
     assert address.has_exactly(TOKENS - 1 - 16)
 
@@ -123,9 +128,9 @@ def test_who_pays_is_known_where_addresses_have_a_rate() -> None:
 
 def test_an_address_owes_as_soon_as_it_has_less_than_nothing() -> None:
     address = Address()
-    address.request.run(charge_answer, TOKENS * ANSWER_BYTES)
+    address.request.run(charge_answer, TOKENS * PART_BYTES)
     assert not address.request.run(is_owing)
-    address.request.run(charge_message)
+    address.request.run(charge_message, 0)
     assert address.request.run(is_owing)
     assert not is_owing()
 
@@ -213,7 +218,7 @@ async def test_who_owes_waits_until_it_has_paid_and_one_of_its_requests_looks_fo
     address = Address()
     address.request.run(charge_unproven, TOKENS * UNPROVEN_BYTES)
     other = address.request_of("b")
-    other.run(charge_answer, 3 * TOKENS * ANSWER_BYTES // 2)
+    other.run(charge_answer, 3 * TOKENS * PART_BYTES // 2)
     waiting = [asyncio.create_task(until_paid(), context=address.request.copy()) for _ in range(9)]
     await asyncio.sleep(0)
     address.looks = 0

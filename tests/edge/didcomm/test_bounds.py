@@ -242,11 +242,11 @@ async def test_a_forward_of_v2_to_an_unknown_name_costs_its_address_as_much(
     assert answers == [404] * 6 + [429]
 
 
-@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 20}}])
 async def test_envelopes_within_one_another_cost_their_address_by_what_opens_them(
     network: WalletNetwork,
 ) -> None:
-    """Of 100 tokens each takes its own, and five for key agreements and signatures beyond two."""
+    """Of 200 tokens each takes its own, five for what opens it beyond two, and six for 23 KiB."""
     alice, ours = V2Agent(KeyPair.new()), recipient(OwnDids(SERVICE), OwnDids(SERVICE).did_key)
     did = alice.dids.peer4
     attached = [{"data": {"json": orjson.loads(Sender(network).sealed("x", alice.dids.did_key))}}]
