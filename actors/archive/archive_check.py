@@ -38,7 +38,7 @@ from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
-from eventstore.parquet.rows import exported_sections, log_rows, manifest_table
+from eventstore.parquet.rows import exported_sections, manifest_rows
 from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import Progress, verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
@@ -107,7 +107,7 @@ def heads_at(place: ExportPlace, catalog: Catalog, position: int) -> Mapping[str
     Only the rows of the manifest with the position are read; ``catalog`` has the heads of all.
 
     Raises:
-        ExportDamaged, ExportUnavailable: as ``manifest_table``.
+        ExportDamaged, ExportUnavailable: as ``manifest_rows``.
     """
     before: Mapping[str, Head] = {}
     for statement in catalog.statements:
@@ -138,8 +138,8 @@ def _heads_within(
     if manifest.first > position:
         return before
     check = RowCheck(heads=before, part_after=manifest.first - 1)
-    rows = log_rows(manifest_table(place, manifest))
-    for _ in check.follow(row for row in rows if row.position <= position):
+    pages = manifest_rows(place, manifest)
+    for _ in check.follow(row for rows in pages for row in rows if row.position <= position):
         return {}  # a seal does not fit, so these heads cannot be the seam's
     return check.heads
 

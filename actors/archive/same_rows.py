@@ -21,7 +21,7 @@ from eventstore.log.seam import Seam
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
-from eventstore.parquet.rows import manifest_table, row_pages
+from eventstore.parquet.rows import manifest_rows
 
 SECTION_BYTES: Final = 64 * 1024 * 1024
 
@@ -112,7 +112,7 @@ def _same_rows(
         ExportDamaged, ExportUnavailable: a file is not what the manifest says, or cannot be read.
         LogUnavailable: the log cannot be read.
     """
-    pages = row_pages(manifest_table(place, manifest))
+    pages = manifest_rows(place, manifest)
     archived = (row for rows in pages for row in rows if row.position > after)
     rows = log.rows_after(max(after, manifest.first - 1))
     for row in takewhile(lambda one: one.position <= manifest.last, rows):

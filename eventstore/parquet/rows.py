@@ -56,8 +56,8 @@ def exported_sections(
     """Yield the rows of an export in the order of the log; compare each file with its SHA-256.
 
     The last section of a manifest has the heads that the manifest names. Manifests that begin
-    after ``until`` are not read. Memory: the tables of two manifests, because the next one is read
-    ahead.
+    after ``until`` are not read. Memory: the tables of three data files (``manifest_tables``),
+    because the next one is read ahead.
 
     Raises:
         ExportDamaged: a file is not what its manifest says.
@@ -66,38 +66,60 @@ def exported_sections(
     manifests = [
         s.manifest for s in catalog.statements if until is None or s.manifest.first <= until
     ]
+    tables = (
+        (manifest, table, is_last)
+        for manifest in manifests
+        for table, is_last in manifest_tables(place, manifest)
+    )
     with ThreadPoolExecutor(1, "export-rows") as reader:
-        ahead = reader.submit(manifest_table, place, manifests[0]) if manifests else None
-        for manifest, after in zip_longest(manifests, manifests[1:]):
-            assert ahead is not None
-            table = ahead.result()
-            ahead = reader.submit(manifest_table, place, after) if after else None
-            heads = heads_of(manifest.path, manifest)
+        ahead = reader.submit(next, tables, None)
+        while (found := ahead.result()) is not None:
+            ahead = reader.submit(next, tables, None)
+            manifest, table, is_last = found
             left = table.num_rows
-            for rows in row_pages(table):
+            for rows in _pages(table):
                 left -= len(rows)
-                yield LogSection(rows, None if left else heads, manifest.is_pruned)
+                ends = is_last and not left
+                heads = heads_of(manifest.path, manifest) if ends else None
+                yield LogSection(rows, heads, manifest.is_pruned)
 
 
-def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
-    """Read the rows of a manifest, sorted by position; a step over midnight has a file per day.
+def manifest_rows(place: ExportPlace, manifest: Manifest) -> Iterator[list[LogRow]]:
+    """Read the rows of a manifest, sorted by position, some thousands at a time.
 
     Raises as ``read_table``.
     """
-    tables = []
-    for file in manifest.files:
+    for table, _ in manifest_tables(place, manifest):
+        yield from _pages(table)
+
+
+def manifest_tables(place: ExportPlace, manifest: Manifest) -> Iterator[tuple[pa.Table, bool]]:
+    """Read the rows of a manifest, sorted by position, a data file at a time; is it the last one?
+
+    A step over midnight has a file per day, whose positions may interleave; a manifest of what was
+    pruned has any number. Memory: two data files, and what comes before the next one's first row.
+
+    Raises as ``read_table``.
+    """
+    files = sorted(manifest.files, key=lambda file: file.first)
+    waiting: list[pa.Table] = []
+    for file, after in zip_longest(files, files[1:]):
         table = read_table(place, file, _OF_THE_LOG)
         bounds = pc.min_max(table["position"]).as_py()
         if (bounds["min"], bounds["max"]) != (file.first, file.last):
             why = f"positions {bounds['min']} to {bounds['max']}, not those of its name"
             raise ExportDamaged(file.path, Damage.MISPLACED, why)
-        tables.append(table)
-    joined = pa.concat_tables(tables)
-    return joined if len(tables) == 1 else joined.sort_by("position")
+        if len(files) > 1:
+            table = pa.concat_tables([*waiting, table]).sort_by("position")
+        if after is None:
+            yield table, True
+            return
+        ready = pc.sum(pc.less(table["position"], after.first)).as_py()
+        yield table.slice(0, ready), False
+        waiting = [table.slice(ready)]
 
 
-def row_pages(table: pa.Table) -> Iterator[list[LogRow]]:
-    """The rows of the log in a table of an export, some thousands at a time."""
+def _pages(table: pa.Table) -> Iterator[list[LogRow]]:
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
         yield log_rows(table.slice(start, _ROWS_AT_ONCE))
 

@@ -137,17 +137,26 @@ def _names_erased(
     """
     if not gone.identities:
         return {}, [], False
-    tables = [read_table(place, file, COLUMNS_OF_NAMES) for file in manifest.files]
-    table = pa.concat_tables(tables).sort_by("position").combine_chunks()
-    naming = rows_naming(table, gone)
-    numbers = sorted(naming | rows_of(table, gone))
-    if not numbers:
-        return {}, [], False
-    states = names_erased(log, log_rows(table), numbers, gone, is_part=manifest.is_pruned)
-    renamed = sorted({*states, *positions_named(table.take(numbers), gone)})
-    positions = table["position"]
-    stay = any(positions[number].as_py() not in states for number in naming)
-    return states, renamed, stay
+    # Rows are compared with the seals behind them, which may be in another file. Of a part that was
+    # pruned they cannot be compared, and it may have any number of files.
+    files = manifest.files
+    together = [[file] for file in files] if manifest.is_pruned else [files]
+    all_states: dict[int, bytes] = {}
+    renamed: list[int] = []
+    stay = False
+    for some in together:
+        tables = [read_table(place, file, COLUMNS_OF_NAMES) for file in some]
+        table = pa.concat_tables(tables).sort_by("position").combine_chunks()
+        naming = rows_naming(table, gone)
+        numbers = sorted(naming | rows_of(table, gone))
+        if not numbers:
+            continue
+        states = names_erased(log, log_rows(table), numbers, gone, is_part=manifest.is_pruned)
+        renamed += {*states, *positions_named(table.take(numbers), gone)}
+        positions = table["position"]
+        stay |= any(positions[number].as_py() not in states for number in naming)
+        all_states |= states
+    return all_states, sorted(renamed), stay
 
 
 def replaced(

@@ -298,8 +298,8 @@ class Exporter:
         if old is None:
             return 0
         require_tiles(self._place, [statement.manifest for statement in old.run])
-        at_ms, rows_max = self._clock(), self._bounds.rows_max
-        found = prune(self._rewriting(), old, plan, at_ms=at_ms, rows_max=rows_max)
+        at_ms, bounds = self._clock(), self._bounds
+        found = prune(self._rewriting(), old, plan, at_ms=at_ms, bounds=bounds)
         if found is None:
             return 0
         self._replace(found[0], is_change=True)

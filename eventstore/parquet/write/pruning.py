@@ -8,7 +8,7 @@ at any time leaves a whole export; the next exporter removes files that do not c
 
 The caller decides which rows are not needed (``actors.archive.unneeded_rows``).
 
-Memory: the rows that stay of one day, up to ``Bounds.rows_max`` and those of one more file.
+Memory: the rows that stay of one day, up to the ``Bounds`` and those of one more file.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from eventstore.parquet.manifest import (
     Pruned,
     Statement,
 )
-from eventstore.parquet.rows import manifest_table, read_table, row_pages
+from eventstore.parquet.rows import manifest_rows, read_table
 from eventstore.parquet.write.commit import files_by_day, write_data
 from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
+from eventstore.parquet.write.step import Bounds
 
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -102,7 +103,7 @@ def old_part(
 
 
 def prune(
-    rewriting: Rewriting, old: OldPart, plan: Plan, *, at_ms: int, rows_max: int
+    rewriting: Rewriting, old: OldPart, plan: Plan, *, at_ms: int, bounds: Bounds
 ) -> tuple[Compacted, int] | None:
     """Write the rows that stay of the old part, and the manifest that replaces it.
 
@@ -122,7 +123,7 @@ def prune(
     rows = len(leaving)
     if not rows:
         return None
-    written = list(_rest(rewriting, run, leaving, rows_max))
+    written = list(_rest(rewriting, run, leaving, bounds))
     files, contents = [file for file, _ in written], sum(counted for _, counted in written)
     again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
     pruned = Pruned(
@@ -155,15 +156,15 @@ def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
 
 def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[LogRow]]:
     for statement in run:
-        yield from row_pages(manifest_table(place, statement.manifest))
+        yield from manifest_rows(place, statement.manifest)
 
 
 def _rest(
-    rewriting: Rewriting, run: Sequence[Statement], leaving: Positions, rows_max: int
+    rewriting: Rewriting, run: Sequence[Statement], leaving: Positions, bounds: Bounds
 ) -> Iterator[tuple[DataFile, int]]:
     """Write the rows that stay; yield each file and its number of contents."""
     for day, files in files_by_day(run):
-        for table in _gathered(_stays(rewriting.place, files, leaving), rows_max):
+        for table in _gathered(_stays(rewriting.place, files, leaving), bounds):
             yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
 
 
@@ -174,13 +175,14 @@ def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) ->
         yield table.filter(pa.array(stays, pa.bool_()))
 
 
-def _gathered(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
+def _gathered(tables: Iterable[pa.Table], bounds: Bounds) -> Iterator[pa.Table]:
     """Merge tables into few, none of which is empty."""
     waiting: list[pa.Table] = []
     for table in tables:
         if table.num_rows:
             waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= rows_max:
+        rows, size_bytes = sum(one.num_rows for one in waiting), sum(one.nbytes for one in waiting)
+        if rows >= bounds.rows_max or size_bytes >= bounds.bytes_max:
             yield pa.concat_tables(waiting).combine_chunks()
             waiting = []
     if waiting:
