@@ -54,6 +54,7 @@ from tests.export.samples import (
     whole_log,
     without_table,
 )
+from tests.log.samples import OWNER, OWNER_DID, released
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,25 @@ def test_files_are_merged_and_split_by_key(
     # What was merged away is removed by the next exporter, and nothing that counts.
     with closing(exporter(sqlite_log, place)):
         assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
+
+
+@pytest.mark.timeout(60)
+def test_a_merge_ends_though_ranges_of_keys_after_a_large_one_have_no_entries(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.parquet.write.index.FILE_ENTRIES", 8)
+    monkeypatch.setattr("eventstore.parquet.write.index.MERGED_AT_ONCE", 2)
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, place)) as export:
+        for _ in range(RUNS_MERGED):
+            growing.commit({"shard-0": [(OWNER, released(OWNER_DID))] * 3})
+            assert export.step()
+    index = index_of(place)
+    assert [(file.low, file.entries) for file in index.files] == [(0, 3 * RUNS_MERGED)]
+    assert positions_in(place, index, [stream_key(OWNER.bytes)]) == sorted(
+        named_in(sqlite_log)[stream_key(OWNER.bytes)]
+    )
+    assert findings(place) == []
 
 
 def test_a_large_file_is_not_written_again_for_a_few_small_ones(

@@ -101,7 +101,7 @@ class IndexWriter:
         yield self._written(pa.concat_arrays(waiting), first, last, low, version)
 
     def _by_key(self, runs: Sequence[Run], first: int) -> Iterator[tuple[int, pa.UInt64Array]]:
-        """Yield the first key of each range of keys, and the sorted entries of all runs in it."""
+        """Yield the first key of each range of keys with entries, and those of all runs, sorted."""
         ranges = 1 + sum(map(_entries_in, runs)) // MERGED_AT_ONCE
         bounds = [(number << KEY_BITS) // ranges for number in range(ranges + 1)]
         readers = [(file.first - first, IndexReader(self._place, file))
@@ -112,7 +112,8 @@ class IndexWriter:
                 for moved, reader in readers
                 for part in reader.entries(low, high)
             ]
-            yield low, sorted_entries(parts)
+            if parts:  # no index file is empty
+                yield low, sorted_entries(parts)
 
 
 def _worth_merging(runs: Sequence[Run]) -> int:
