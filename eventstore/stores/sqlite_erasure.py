@@ -71,11 +71,19 @@ class Erasure:
         self._fault = ""
 
     def wanted(self) -> None:
-        """Note that something was erased; the writer calls this after its commit."""
+        """Note that something was erased; the writer calls this after its commit.
+
+        If the thread cannot be started, that is logged, and the next call tries again.
+        """
         self._wanted.set()
         if self._thread is None and not self._stopped.is_set():
-            self._thread = threading.Thread(target=self._work, name="erasure", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="erasure", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process may have no more threads
+                self._failed(error)
+            else:
+                self._thread = thread
 
     def stop(self) -> None:
         """End the thread, and do the rest of its work now if no reader is in the way."""
@@ -105,13 +113,16 @@ class Erasure:
                 self._give_back(connection)
                 is_done = self._truncated(connection)
         except (OperationalError, sqlite3.Error) as error:
-            # A full disk fails every attempt: one line for each reason until one succeeds.
-            level = logging.DEBUG if str(error) == self._fault else logging.WARNING
-            _LOG.log(level, "erased contents are still in the files: %s", error)
-            self._fault = str(error)
+            self._failed(error)
             return False
         self._fault = ""
         return is_done
+
+    def _failed(self, error: Exception) -> None:
+        # A full disk fails every attempt: one line for each reason until one succeeds.
+        level = logging.DEBUG if str(error) == self._fault else logging.WARNING
+        _LOG.log(level, "erased contents are still in the files: %s", error)
+        self._fault = str(error)
 
     def _remove_all(self) -> None:
         """Remove erased contents in one pass: what is erased behind it waits for the next one."""

@@ -136,3 +136,30 @@ def test_no_thread_starts_after_the_end(path: Path, passes: Passes) -> None:
     erasure.wanted()
     assert erasure._thread is None
     assert passes.count == 0
+
+
+@pytest.mark.usefixtures("log")
+def test_a_thread_that_cannot_be_started_is_started_by_a_later_erasure(
+    path: Path,
+    passes: Passes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    erasure = Erasure(lambda: connect(path), threading.Lock(), passes.remove, within_s=0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            erasure.wanted()
+        ended = Erasure(lambda: connect(path), threading.Lock(), passes.remove, within_s=0.0)
+        ended.wanted()
+        ended.stop()
+    assert passes.count == 0
+    erasure.wanted()
+    until(lambda: wal_bytes(path) == 0)
+    erasure.stop()
+    why = "erased contents are still in the files: can't start new thread"
+    lines = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
+    assert lines == [why] * 2  # one of each log
