@@ -143,6 +143,7 @@ class NameErasure:
         self.nameless: set[bytes] = set()
         self._keys: set[bytes] = set()
         self._keeping: dict[UUID, bool] = {}
+        self._ends: dict[UUID, dict[bytes | None, int]] = {}
         self._unsealed: list[tuple[LogRow, Event | None]] = []
         seam = stored_seam(log)
         self._seam = 0 if seam is None else seam.position
@@ -241,12 +242,8 @@ class NameErasure:
             found = self._log.read_records({stream: [row.version]})[stream].get(row.version)
             return found is None or found.content is not None
         if isinstance(event, ContractStored):
-            later = self._log.stream_rows(stream, topics=_ENDS_CONTRACT)
-            return not any(
-                row.version < one.version
-                and _is_end(decode_or_none(one.topic, one.state), event.digest)
-                for one in later
-            )
+            ends = self._ends_of_contracts(stream)
+            return row.version > max(ends.get(event.digest, 0), ends.get(None, 0))
         if isinstance(event, KeyClaimed) and self._is_of_erased(event):
             return False
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
@@ -255,6 +252,19 @@ class NameErasure:
         """Whether what was taken belonged to an erased identity, whatever it is called."""
         owner = event.owner_did if isinstance(event, KeyClaimed) else event.by_did
         return stream_of(owner) in self.erased
+
+    def _ends_of_contracts(self, stream: UUID) -> dict[bytes | None, int]:
+        """The newest version that ended each contract of a stream, by digest; None: all of them.
+
+        Read once in a pass: contracts that end after that keep their names until the next one.
+        """
+        if stream not in self._ends:
+            rows = self._log.stream_rows(stream, topics=_ENDS_CONTRACT)
+            events = ((row.version, decode_or_none(row.topic, row.state)) for row in rows)
+            self._ends[stream] = {
+                getattr(event, "digest", None): version for version, event in events if event
+            }
+        return self._ends[stream]
 
     def _has_keys(self, stream: UUID) -> bool:
         """Whether a key has a living owner, by this stream, which is the key's or the owner's.
@@ -286,8 +296,3 @@ class NameErasure:
 
 def _without_bytes(name: Any) -> Any:
     return digest_of(name) if isinstance(name, bytes) else name
-
-
-def _is_end(event: Event | None, digest: bytes) -> bool:
-    """Whether this event ends the contract with this digest."""
-    return event is not None and getattr(event, "digest", digest) == digest

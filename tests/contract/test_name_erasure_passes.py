@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from actors.core.commands import (
     DedicateIdentity,
     DedicationReason,
     GrantMediation,
+    SaveContract,
     UseInvitation,
 )
 from actors.core.limits import IdentityLimits
 from actors.core.replies import KeyClaim, KeyOwner
 from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, LogRow, StoredRecord
-from eventstore.log.events import IdentityErased, MessageQueued
+from eventstore.log.events import ContractExpired, IdentityErased, MessageQueued, topics_of
 from eventstore.log.faults import Fault
 from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.name_erasure import NameErasure, erased_identities, without_names_of
@@ -45,6 +46,7 @@ from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import (
     NOW_S,
     connection,
+    contract,
     registration,
     run,
     submission,
@@ -245,6 +247,34 @@ def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: Ev
         while work.step():
             pass
         assert (bool(queries), work.changed > 0) == (is_first, is_first)
+
+
+def test_a_pass_looks_once_for_what_ended_the_contracts_of_one_identity(log: EventLog) -> None:
+    looked: list[UUID] = []
+
+    class Counting(FaultyLog):
+        def stream_rows(self, stream: UUID, *, topics: Collection[str], **which: Any) -> Any:
+            if topics_of(ContractExpired) <= {*topics}:
+                looked.append(stream)
+            return super().stream_rows(stream, topics=topics, **which)
+
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    settle(mediator, STAYS)
+    for number in range(50):
+        until_s = NOW_S + DAY_S * (1 + number % 2 * 9) + number
+        stored = SaveContract(contract(STAYS, GONE, until_s))
+        run(mediator.host, submission(STAYS, stored))
+    mediator.pass_s(DAY_S + 400)
+    while mediator.expiry.step():
+        pass
+    erase(mediator, GONE)
+    assert len(naming(log, GONE.encode())) > 50
+    work = NameErasure(Counting(log))
+    while work.step():
+        pass
+    assert naming(log, GONE.encode()) == ["contract-stored.1"] * 25
+    assert looked == [identity_stream(STAYS)]
 
 
 def test_a_later_pass_knows_what_an_earlier_one_made_nameless(log: EventLog) -> None:
