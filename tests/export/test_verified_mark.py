@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
+from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tiles import TiledTree
-from eventstore.parquet.errors import Damage
+from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, heads_of, tree_said
 from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
@@ -30,6 +31,9 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
+from tests.contract.test_erasure_contract import erase, settle
+from tests.contract.test_name_erasure_contract import send
+from tests.contract.test_retention_contract import Mediator
 from tests.export.forging import SIGNER, TRUSTED, SampleExport, with_value
 from tests.export.samples import (
     SEED,
@@ -43,6 +47,7 @@ from tests.export.samples import (
     registered,
 )
 from tests.export.test_cli import _mediator
+from tests.export.test_names_in_export import GONE, STAYS, STEPS, acknowledge, take_out
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -325,6 +330,67 @@ def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
     assert verifying.check()[0] == []  # as it is documented
     marks = VerifiedMarks(verifying.folder, SIGNER, are_forgotten=True)
     assert oldest in {one.path for one in verifying.check(marks)[0]}
+
+
+@pytest.fixture
+def erasure_path(sqlite_log: EventLog, place: ExportPlace, marks: VerifiedMarks) -> str:
+    """The verified file that has an erasure by which names left verified files since."""
+    mediator = Mediator(sqlite_log)
+    for did in (GONE, STAYS):
+        settle(mediator, did)
+    send(mediator, STAYS, GONE, b"message")
+    export_all(sqlite_log, place, STEPS)
+    erase(mediator, GONE)
+    export_all(sqlite_log, place, STEPS)
+    take_out(sqlite_log, place)
+    assert len([*verify_export(place, SIGNED_BY, processes=1, marks=marks)]) == 1
+    [path] = [file.path for file in catalog_of(place).files if ERASURE in file.types]
+    acknowledge(mediator, STAYS)
+    export_all(sqlite_log, place, STEPS)
+    assert take_out(sqlite_log, place).names > 0
+    assert path in place.data_sizes()
+    return path
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> VerifiedMarks:
+    return VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
+
+
+@pytest.mark.parametrize("fault", [Damage.CHANGED, Damage.MISSING, Damage.TRUNCATED])
+def test_damage_to_a_verified_file_that_has_an_erasure_is_one_finding(
+    place: ExportPlace, marks: VerifiedMarks, erasure_path: str, fault: Damage
+) -> None:
+    last = catalog_of(place).last
+    content = bytearray(place.read(erasure_path))
+    content[len(content) // 2] ^= 1
+    place.remove(erasure_path)
+    if fault is not Damage.MISSING:
+        is_short = fault is Damage.TRUNCATED
+        place.write(erasure_path, bytes(content[:-1] if is_short else content))
+    *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    assert [(one.path, one.fault) for one in found if isinstance(one, ExportFinding)] == [
+        (erasure_path, fault)
+    ]
+    assert isinstance(summary, ExportSummary)
+    assert (summary.findings, summary.position) == (1, last)
+
+
+def test_a_verified_file_that_has_an_erasure_and_is_put_together_meanwhile_is_not_damaged(
+    sqlite_log: EventLog, place: ExportPlace, marks: VerifiedMarks, erasure_path: str
+) -> None:
+    class ChangingPlace(ExportPlace):
+        def read(self, path: str) -> bytes:
+            if path == erasure_path:
+                with closing(exporter(sqlite_log, place, Bounds())) as export:
+                    export.compact(files_min=2)
+                    export.sweep()
+            return super().read(path)
+
+    changing = ChangingPlace(place.filesystem, place.root)
+    with pytest.raises(ExportUnavailable, match="check again"):
+        list(verify_export(changing, SIGNED_BY, processes=1, marks=marks))
+    assert findings(place) == []
 
 
 def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(

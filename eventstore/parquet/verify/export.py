@@ -39,11 +39,16 @@ from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead, verified_head
-from eventstore.parquet.errors import Damage, ExportUnavailable
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, MANIFESTS, ExportPlace
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.tree import TREE
-from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, file_finding
+from eventstore.parquet.verify.findings import (
+    ExportFinding,
+    ExportSummary,
+    file_finding,
+    finding_of,
+)
 from eventstore.parquet.verify.index import IndexCheck
 from eventstore.parquet.verify.manifests import ManifestContents, ManifestPart, read_manifests
 from eventstore.parquet.verify.mark import Verified, VerifiedMarks, file_hashes
@@ -125,7 +130,10 @@ def _reaches(parts: Sequence[ManifestPart], position: int) -> bool:
 
 
 def _erased_in(place: ExportPlace, part: ManifestPart) -> set[bytes]:
-    """The streams of the identities that were erased by rows of a manifest."""
+    """The streams of the identities that were erased by rows of a manifest.
+
+    Raises as ``read_table``.
+    """
     found: set[bytes] = set()
     for file in part.manifest.files:
         if ERASURE in file.types:
@@ -223,9 +231,15 @@ class _ExportCheck:
         if not self._nameless or not self._is_whole:
             return
         for part in self._skipped:
-            self._erased |= _erased_in(self._place, part)
+            try:
+                self._erased |= _erased_in(self._place, part)
+            except ExportDamaged as damage:
+                if damage.damage is Damage.MISSING:
+                    require_part(self._place, part)
+                self._is_whole = False
+                yield finding_of(damage)
         for place, found in self._nameless.items():
-            if self._erased.isdisjoint(place):
+            if self._is_whole and self._erased.isdisjoint(place):
                 yield found
 
     def check_heads(
@@ -284,6 +298,7 @@ class _ExportCheck:
             for file in part.manifest.files:
                 if sizes.get(file.path) != file.bytes:
                     require_part(self._place, part)
+                    self._is_whole = False
                     fault = Damage.TRUNCATED if file.path in sizes else Damage.MISSING
                     why = f"{sizes.get(file.path, 0)} bytes, {file.bytes} when it was written"
                     yield file_finding(file.path, fault, why)
