@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from http_edge.clients.decentrl import contracts, events
 from http_edge.clients.decentrl.backoff import PATIENT, Backoff
@@ -31,7 +32,9 @@ from http_edge.clients.decentrl.records import (
 from http_edge.clients.decentrl.socket import NoticeSocket
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import X25519KeyPair, new_key_pair
-from http_edge.dids.contract_profile import ContractRequest
+from http_edge.dids.contract_profile import ContractRequest, ephemeral_key
+
+_SIGNATURE: Final = "requestor_signature"
 
 
 class Account(Commands):
@@ -127,16 +130,19 @@ class Account(Commands):
     ) -> Contract:
         """Agree to a contract: counter-sign, save, hand to the requestor's mediator, acknowledge.
 
-        In this order, so that after a failure the request still waits and can be answered again.
-        ``at`` is the requestor's mediator if its DID does not lead there. The identity gains an
-        ephemeral key, without which the contract is useless; see ``save`` of the account.
+        In this order, so that after a failure the request still waits and can be answered again,
+        by the contract that was saved. ``at`` is the requestor's mediator if its DID does not lead
+        there. The identity gains an ephemeral key, without which the contract is useless; see
+        ``save`` of the account.
 
         Raises:
             NotAuthentic: the request does not open or verify, or it has expired.
         """
         request = self.read_contract_request(waiting)
-        contract = contracts.countersigned(self.identity, request, self._new_contract_key())
-        await self.save_communication_contract(contract.signed)
+        contract = await self._saved_answer(request)
+        if contract is None:
+            contract = contracts.countersigned(self.identity, request, self._new_contract_key())
+            await self.save_communication_contract(contract.signed)
         await self.communication_contract_response(contract.requestor_did, contract.signed, at=at)
         await self.acknowledge_pending_communication_contract_requests([waiting.id])
         return contract
@@ -259,6 +265,15 @@ class Account(Commands):
         return await self.publish_public_event(
             channel_id, event, tags=tags, timestamp_s=int(self._now_s()), repeat=repeat
         )
+
+    async def _saved_answer(self, request: ContractRequest) -> Contract | None:
+        """The contract that an earlier answer to this request saved, if its key was kept."""
+        async for contract in self.contracts(did=request.requestor_did):
+            own = b64encode(ephemeral_key(contract.signed, "recipient") or b"")
+            same = contract.signed[_SIGNATURE] == request.signed[_SIGNATURE]
+            if same and own in self.identity.contract_keys:
+                return contract
+        return None
 
     def _new_contract_key(self) -> X25519KeyPair:
         ephemeral = new_key_pair()

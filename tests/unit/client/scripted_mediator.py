@@ -65,7 +65,10 @@ class ScriptedMediator:
         self.received: list[Json] = []
         self.queries: list[web.Request] = []
         self.script: deque[Answer] = deque()
-        self.by_type: dict[str, Answer] = {"REQUEST_COMMUNICATION_CONTRACT": self._request}
+        self.by_type: dict[str, Answer] = {
+            "REQUEST_COMMUNICATION_CONTRACT": self._request,
+            "QUERY_COMMUNICATION_CONTRACTS": page("communication_contracts", []),
+        }
         self.public: Json = {}
         self.healthy = True
         self.sockets: deque[SocketScript] = deque()

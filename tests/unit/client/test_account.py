@@ -38,18 +38,25 @@ from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, p
 LATER_S = NOW_MS // 1000 + 3600
 
 
-async def contract_between(
+async def request_from(
     alice: Account, bob: Account, mediator: ScriptedMediator
-) -> tuple[Contract, PendingContractRequest]:
-    """Alice asks, Bob answers; the request is what the mediator forwarded."""
+) -> PendingContractRequest:
+    """Alice asks; the request is what the mediator forwarded to Bob."""
     await alice.request_contract(bob.identity.did, expires_at_s=LATER_S)
     payload = mediator.received[-1]["payload"]
-    waiting = PendingContractRequest(
+    return PendingContractRequest(
         "r1",
         alice.identity.did,
         payload["encrypted_contract_request"],
         payload["requestor_ephemeral_public_key"],
     )
+
+
+async def contract_between(
+    alice: Account, bob: Account, mediator: ScriptedMediator
+) -> tuple[Contract, PendingContractRequest]:
+    """Alice asks, Bob answers; the request is what the mediator forwarded."""
+    waiting = await request_from(alice, bob, mediator)
     return await bob.answer_contract(waiting), waiting
 
 
@@ -111,11 +118,12 @@ async def test_answering_saves_responds_and_only_then_acknowledges(
 ) -> None:
     contract, _ = await contract_between(alice, bob, mediator)
     assert mediator.types[1:] == [
+        "QUERY_COMMUNICATION_CONTRACTS",
         "SAVE_COMMUNICATION_CONTRACT",
         "COMMUNICATION_CONTRACT_RESPONSE",
         "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS",
     ]
-    save, response, acknowledge = mediator.received[1:]
+    save, response, acknowledge = mediator.received[2:]
     assert save["payload"]["signed_communication_contract"] == contract.signed
     assert response["payload"]["signed_communication_contract"] == contract.signed
     assert response["header"]["recipient_did"] == alice.identity.did
@@ -129,6 +137,32 @@ async def test_a_refused_response_leaves_the_request_waiting(
     with pytest.raises(CommandRefused, match="RECIPIENT_NOT_REGISTERED"):
         await contract_between(alice, bob, mediator)
     assert "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS" not in mediator.types
+
+
+async def test_both_parties_have_the_same_contract_after_a_second_answer(
+    alice: Account, bob: Account, mediator: ScriptedMediator
+) -> None:
+    waiting = await request_from(alice, bob, mediator)
+    mediator.answer("COMMUNICATION_CONTRACT_RESPONSE", error("RECIPIENT_NOT_REGISTERED", 404))
+    with pytest.raises(CommandRefused):
+        await bob.answer_contract(waiting)
+    saved = [
+        {"id": str(number), **command["payload"]}
+        for number, command in enumerate(mediator.received)
+        if command["payload"]["type"] == "SAVE_COMMUNICATION_CONTRACT"
+    ]
+    mediator.answer("QUERY_COMMUNICATION_CONTRACTS", page("communication_contracts", saved))
+    mediator.answer("COMMUNICATION_CONTRACT_RESPONSE", success())
+    contract = await bob.answer_contract(waiting)
+    changes = ("SAVE_COMMUNICATION_CONTRACT", "COMMUNICATION_CONTRACT_RESPONSE")
+    assert [
+        command["payload"]["signed_communication_contract"]
+        for command in mediator.received
+        if command["payload"]["type"] in changes
+    ] == [contract.signed] * 3
+    assert root_secret(alice.identity, contract) == root_secret(bob.identity, contract)
+    another = await request_from(alice, bob, mediator)
+    assert (await bob.answer_contract(another)).id != contract.id
 
 
 async def test_a_request_in_another_name_is_not_answered(
@@ -241,7 +275,7 @@ async def test_the_key_of_a_contract_is_saved_before_anything_is_sent(
     contract, _ = await contract_between(alice, bob, mediator)
     (before_asking, asking), (before_answering, answering) = saved
     types = [*mediator.types[before_asking:before_answering]]
-    assert types == ["REQUEST_COMMUNICATION_CONTRACT"]
+    assert types == ["REQUEST_COMMUNICATION_CONTRACT", "QUERY_COMMUNICATION_CONTRACTS"]
     assert mediator.types[before_answering] == "SAVE_COMMUNICATION_CONTRACT"
     assert root_secret(asking, contract) == root_secret(answering, contract)
 
