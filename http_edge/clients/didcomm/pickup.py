@@ -142,6 +142,7 @@ class SpeaksPickup(ProtocolSession):
         caller that fails in between is offered the delivery again.
 
         Raises:
+            ProblemReported: an acknowledgement was refused, in any version and over any transport.
             UnexpectedAnswer: a message is offered again after it was acknowledged.
         """
         acknowledged: frozenset[str] = frozenset()
@@ -151,7 +152,7 @@ class SpeaksPickup(ProtocolSession):
                 raise UnexpectedAnswer("a message is offered again after its acknowledgement")
             for one in picked:
                 yield one
-            await self.acknowledge(ids)
+            await self.received(ids)
             acknowledged = frozenset(ids)
 
     async def live_delivery(self, *, on: bool) -> Status:

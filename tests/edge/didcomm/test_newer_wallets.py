@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +15,9 @@ from http_edge.clients.didcomm import (
     PICKUP_4,
     Live,
     MediatorRefused,
+    NoAnswer,
     ProblemReported,
+    Wallet2,
     endpoint_of,
     forward,
     forward_2,
@@ -38,6 +41,7 @@ from tests.edge.didcomm.wallet_network import (
     sealed,
 )
 from tests.edge.identities import Json
+from tests.edge.local_host import LocalHosts
 
 PICKUPS: Final = pytest.mark.parametrize("pickup", [PICKUP_3, PICKUP_4], ids=["3.0", "4.0"])
 
@@ -193,29 +197,56 @@ async def test_an_acknowledgement_of_another_than_the_owner_does_not_look_done(
     assert (await bob.status()).message_count == 1
 
 
+class Mending(Live):
+    """Its acknowledgement meets a host that is away, and the question after it does not."""
+
+    hosts: LocalHosts
+
+    async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
+        answer = await super().ask(message, return_route=return_route)
+        if return_route == "none":
+            with suppress(ProblemReported):
+                await self.status()
+            self.hosts.mend("host-0")
+        return answer
+
+
+@asynccontextmanager
+async def mending(network: WalletNetwork, bob: Wallet2) -> AsyncIterator[Mending]:
+    """A socket of a wallet in live mode that meets a host which is away for a while."""
+    async with bob.live() as opened_live:
+        live = Mending(bob.connection, opened_live.socket, bob.pickup)
+        live.hosts = network.mediator.hosts
+        yield live
+
+
 async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
     network: WalletNetwork, alice: Sender
 ) -> None:
-    class Mending(Live):
-        """Its acknowledgement meets a host that is away, and the question after it does not."""
-
-        async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
-            answer = await super().ask(message, return_route=return_route)
-            if return_route == "none":
-                with suppress(ProblemReported):
-                    await self.status()
-                network.mediator.hosts.mend("host-0")
-            return answer
-
     bob = await connected(network, pickup=PICKUP_4)
     await alice.write(await bob.new_recipient(), "one")
-    async with bob.live() as opened_live:
-        live = Mending(bob.connection, opened_live.socket, PICKUP_4)
+    async with mending(network, bob) as live:
         (picked,) = await live.fetch()
         network.mediator.hosts.cut("host-0")
         with pytest.raises(ProblemReported):
             await live.received([picked.id])
         assert (await live.received([picked.id])).message_count == 0
+
+
+async def test_a_drain_over_a_socket_fails_if_its_acknowledgement_was_refused(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network, pickup=PICKUP_4)
+    await alice.write(await bob.new_recipient(), "one")
+    async with mending(network, bob) as live:
+        drain = live.drain()
+        picked = await anext(drain)
+        network.mediator.hosts.cut("host-0")
+        with pytest.raises(ProblemReported):
+            await anext(drain)
+        assert (await live.received([picked.id])).message_count == 0
+        with pytest.raises(NoAnswer):
+            await live.next(0.01)
 
 
 @PICKUPS
