@@ -174,7 +174,7 @@ class Socket:
         self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
         self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
-        self._raw: deque[asyncio.Future[Received | None]] = deque()
+        self._raw: list[asyncio.Future[Received | None]] = []
         self._ended: WalletError | None = None
 
     async def say(self, message: Json) -> None:
@@ -291,13 +291,13 @@ class Socket:
     def _take(self, body: bytes) -> None:
         received = _opened(self._connection, body)
         if isinstance(received, bytes):
-            answered = self._raw.popleft() if self._raw else None
+            answered = next((one for one in self._raw if not one.done()), None)
         else:
             # The oldest request of this thread that has no answer yet.
             thread = _thread(received)
             answers = (one for name, one in self._waiting if name == thread and not one.done())
             answered = next(answers, None)
-        if answered is not None and not answered.done():
+        if answered is not None:
             answered.set_result(received)
         else:
             self._keep(received, len(body) + _KEPT_BYTES)

@@ -316,20 +316,21 @@ async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
             await wallet.over(socket).ask({**message(PING), "comment": "x" * 16_000_000})
 
 
-class OneFrame:
-    """A WebSocket that brings one frame, and does something before it is waited for another."""
+class Frames:
+    """A WebSocket that brings frames at once, and does something before it is waited for others."""
 
     close_code = None
 
-    def __init__(self, frame: bytes) -> None:
-        self.frame = frame
+    def __init__(self, *frames: bytes) -> None:
+        self.frames = frames
         self.then: Callable[[], object] = bool
 
     async def send_bytes(self, data: bytes) -> None:
         pass
 
     async def __aiter__(self) -> AsyncIterator[object]:
-        yield SimpleNamespace(type=WSMsgType.BINARY, data=self.frame)
+        for frame in self.frames:
+            yield SimpleNamespace(type=WSMsgType.BINARY, data=frame)
         self.then()
 
 
@@ -337,7 +338,7 @@ async def test_an_envelope_that_comes_as_its_question_is_cancelled_is_not_lost(
     wallet: Wallet,
 ) -> None:
     """What a noop brings has left the queue."""
-    websocket = OneFrame(RAW)
+    websocket = Frames(RAW)
     socket = Socket(wallet.connection, cast("aiohttp.ClientWebSocketResponse", websocket))
     asking = asyncio.create_task(wallet.over(socket).noop())
     websocket.then = asking.cancel
@@ -346,6 +347,19 @@ async def test_an_envelope_that_comes_as_its_question_is_cancelled_is_not_lost(
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert await socket.receive() == RAW
+
+
+async def test_an_envelope_answers_a_question_that_still_waits_for_one(wallet: Wallet) -> None:
+    report = {**problem("e.x", "no"), "~thread": {"thid": "first"}}
+    refusal = pack(orjson.dumps(report), [wallet.connection.key.public], SERVICE)
+    websocket = cast("aiohttp.ClientWebSocketResponse", Frames(refusal, RAW))
+    socket = Socket(wallet.connection, websocket)
+    questions = [message("messagepickup/1.0/noop", name) for name in ("first", "second")]
+    exchanges = [wallet.over(socket).exchange(one, raw=True) for one in questions]
+    first, second = map(asyncio.create_task, exchanges)
+    await asyncio.sleep(0)
+    await socket.listen()
+    assert (await first, await second) == (report, RAW)
 
 
 async def test_a_socket_ends_that_brings_more_than_is_received(
