@@ -38,7 +38,8 @@ def from_flat(message: Json) -> Json:
 
 def to_flat(message: Json) -> Json:
     """Convert a message of DIDComm v2 to a flat one."""
-    body = member(message, "body")
+    inner = member(message, "body").items()
+    body = {name: value for name, value in inner if name not in _DECORATORS}
     thread = {name: message[name] for name in ("thid", "pthid") if name in message}
     flat: Json = {"@type": message.get("type"), "@id": message.get("id"), **body}
     if thread:

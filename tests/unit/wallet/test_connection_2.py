@@ -57,6 +57,14 @@ def test_what_strangers_may_send_can_be_read_together_in_a_delivery(junk: Sequen
     assert [orjson.loads(one.envelope) for one in delivered(opened)] == messages
 
 
+def test_the_body_of_a_message_does_not_replace_its_headers() -> None:
+    kind = f"{NEW_PREFIX}trust-ping/2.0/ping-response"
+    names = ["@type", "@id", "~thread", "~attach", "~from_prior"]
+    body = {**dict.fromkeys(names, "other"), "comment": "kept"}
+    opened = CONNECTION.open(packed(MEDIATOR, {"id": "1", "type": kind, "body": body}))
+    assert opened == {"@type": kind, "@id": "1", "comment": "kept"}
+
+
 def test_a_message_by_another_is_not_taken() -> None:
     with pytest.raises(NotAuthentic):
         CONNECTION.open(packed(STRANGER, delivery([])))
