@@ -177,7 +177,7 @@ class Connection2:
     """A wallet's data about itself and its mediator; store them to come back as the same wallet.
 
     ``endpoint`` is the wallet's own endpoint, or ``QUEUE``. ``is_known`` means that the mediator
-    has answered: it knows the whole DID, so the short form of a did:peer:4 is enough from now on.
+    has answered: while the account lasts, it knows the whole DID of a did:peer:4 by the short one.
     """
 
     key: KeyPair = field(repr=False)

@@ -192,6 +192,14 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         asking.routing_did = await asking.request_mediation(found.id)
         return asking._with(replace(connection, is_known=True))
 
+    async def request_mediation(self, invitation_id: str = "") -> str:
+        """Request mediation as ``SpeaksMediation2`` does, over HTTP and by the whole DID.
+
+        A mediator that has ended the account may not know the short one.
+        """
+        whole = self._with(replace(self.connection, is_known=False))
+        return await SpeaksMediation2.request_mediation(whole, invitation_id)
+
     async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:
         """Register a fresh DID for one correspondent.
 
