@@ -120,6 +120,8 @@ class ConnectedWallet(SpeaksPickup):
     async def implicit(self) -> bytes | None:
         """Fetch one waiting envelope by return route alone, over HTTP (RFC 0092); None for none.
 
+        It may be an answer of the mediator that waited; ``connection.open`` opens that.
+
         Raises: ProblemReported, WalletError (see the transport).
         """
         http = Http(self.connection, self.session)

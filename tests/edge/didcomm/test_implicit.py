@@ -51,6 +51,18 @@ async def test_a_silent_ping_in_either_spelling_brings_a_message(
     assert bob.read((await network.post(bob.connection.pack(ping))).body) == "one"
 
 
+async def test_an_answer_of_the_mediator_that_waited_is_not_lost_over_http(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """What these fetch has left the queue, whoever wrote it."""
+    await network.idle_replies(bob.wallet, 2)
+    await network.write(bob, "one")
+    for fetched in (await bob.wallet.noop(), await bob.wallet.implicit()):
+        assert fetched is not None
+        assert str(opened(bob.connection, fetched)["@type"]).endswith("/ping_response")
+    assert bob.read(await bob.wallet.implicit()) == "one"
+
+
 async def test_a_requested_answer_is_not_replaced_by_a_waiting_message(
     network: WalletNetwork, bob: Bob
 ) -> None:
