@@ -103,7 +103,7 @@ def check_problem(message: Json) -> None:
 
 
 def check_registered(what: str, results: Sequence[str]) -> None:
-    """Raise unless the mediator says of each new key or DID that it was registered.
+    """Raise unless the mediator says of each key or DID that it is registered, now or before.
 
     Raises:
         ProblemReported: it says of one that it was not.
@@ -112,7 +112,7 @@ def check_registered(what: str, results: Sequence[str]) -> None:
     if not results:
         raise UnexpectedAnswer(f"the mediator does not say whether the {what} was registered")
     for result in results:
-        if result != "success":
+        if result not in ("success", "no_change"):
             raise ProblemReported(result, f"the {what} was not registered", {})
 
 

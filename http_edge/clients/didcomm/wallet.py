@@ -107,15 +107,18 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
 
     # ---- recipients
 
-    async def new_recipient(self) -> Recipient:
-        """Register a fresh key for one correspondent; first request mediation if needed.
+    async def new_recipient(self, *, key: KeyPair | None = None) -> Recipient:
+        """Register a key for one correspondent, by default a fresh one.
+
+        Mediation is requested first if needed. To repeat it with the same key is harmless, as after
+        an answer that was lost.
 
         Raises:
             ProblemReported: mediation is denied, or the key is not registered.
         """
         if self.mediation is None:
             self.mediation = await self.request_mediation()
-        recipient = Recipient(KeyPair.new(), self.mediation)
+        recipient = Recipient(key or KeyPair.new(), self.mediation)
         results = await self.update_keylist(add=[recipient.key.public])
         check_registered("key", [changed.result for changed in results])
         return recipient
@@ -200,13 +203,17 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         whole = self._with(replace(self.connection, is_known=False))
         return await SpeaksMediation2.request_mediation(whole, invitation_id)
 
-    async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:
-        """Register a fresh DID for one correspondent.
+    async def new_recipient(
+        self, method: DidMethod2 = "peer4", *, key: KeyPair | None = None
+    ) -> Recipient2:
+        """Register a DID of a key for one correspondent, by default of a fresh one.
+
+        To repeat it with the same key is harmless, as after an answer that was lost.
 
         Raises:
             ProblemReported: the DID is not registered.
         """
-        recipient = Recipient2(KeyPair.new(), self.routing_did, method)
+        recipient = Recipient2(key or KeyPair.new(), self.routing_did, method)
         results = await self.update_recipients(add=[recipient.did])
         check_registered("DID", [changed.result for changed in results])
         return recipient

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from http_edge.clients.didcomm import Wallet, forward_2
+from http_edge.clients.didcomm import MediatorUnreachable, Wallet, Wallet2, forward_2
+from http_edge.clients.didcomm.connection import Received
+from http_edge.clients.didcomm.mediation import MEDIATION_2, MEDIATION_3, MediationVersion
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import connected
 from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
@@ -102,6 +105,50 @@ async def test_a_key_is_in_force_before_the_answer_and_over_every_transport(
             (picked,) = await live.next()
             assert recipient.unpack(picked.envelope).message["content"] == "hello"
             await live.received([picked.id])
+
+
+class LosesAnAnswer:
+    """HTTP whose first answer is lost."""
+
+    def __init__(self, wallet: Wallet | Wallet2) -> None:
+        self.inner = wallet.transport
+        self.lost: Received | None = None
+
+    async def exchange(self, message: Json, *, raw: bool = False) -> Received | None:
+        answer = await self.inner.exchange(message, raw=raw)
+        if self.lost is None:
+            self.lost = answer
+            raise MediatorUnreachable("reset")
+        return answer
+
+    def came_about(self, message_id: str) -> None:
+        pass
+
+
+async def test_a_key_whose_answer_was_lost_is_registered_by_a_repetition(
+    network: WalletNetwork,
+) -> None:
+    wallet, key = await network.connect(), KeyPair.new()
+    wallet.mediation = await wallet.request_mediation()
+    over = wallet.over(LosesAnAnswer(wallet))
+    with pytest.raises(MediatorUnreachable):
+        await over.new_recipient(key=key)
+    assert (await over.new_recipient(key=key)).key == key
+    listed = await wallet.query_keylist()
+    assert [item.recipient_key for item in listed.keys] == [did_key(key.public)]
+
+
+@pytest.mark.parametrize("mediation", [MEDIATION_2, MEDIATION_3], ids=["2.0", "3.0"])
+async def test_a_did_whose_answer_was_lost_is_registered_by_a_repetition(
+    network: WalletNetwork, mediation: MediationVersion
+) -> None:
+    wallet, key = await connected(network, mediation=mediation), KeyPair.new()
+    over = wallet.over(LosesAnAnswer(wallet))
+    with pytest.raises(MediatorUnreachable):
+        await over.new_recipient(key=key)
+    recipient = await over.new_recipient(key=key)
+    listed = [item.recipient_did for item in (await wallet.query_recipients()).dids]
+    assert listed.count(recipient.own.peer4_short) == 1
 
 
 async def test_keylists_outlive_the_mediator(network: WalletNetwork, bob: Bob) -> None:
