@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from http_edge.clients.decentrl import Identity, MediatorClient
+from http_edge.clients.decentrl import Identity, MediatorClient, NotAuthentic
 
 
 async def main(url: str) -> None:
@@ -26,9 +26,12 @@ async def main(url: str) -> None:
         hello: dict[str, object] = {"type": "chat", "data": {"text": "hello, Bob"}}
         await alice.send(bob.identity.did, alice.encrypt(hello, contract))
 
-        # Taking acknowledges, and acknowledgement alone removes.
+        # Taking acknowledges, and acknowledgement alone removes: also what cannot be read.
         async for waiting in bob.take_pending_events():
-            print(bob.decrypt(waiting, contract).event)
+            try:
+                print(bob.decrypt(waiting, contract).event)
+            except NotAuthentic:
+                continue
 
 
 if __name__ == "__main__":
