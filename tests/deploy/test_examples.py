@@ -35,7 +35,7 @@ ELSEWHERE = {"check_evidence.py", "check_push.py", "sealed_rows.py"}
 
 UNREADABLE = Address(KeyPair.from_seed(b"x" * 32).public, "").seal({"@type": "x", "@id": "1"})
 """An envelope for a key that no wallet has."""
-OF_ANOTHER_TYPE = {"@type": "https://didcomm.org/empty/1.0/empty", "@id": "1"}
+OF_ANOTHER_TYPE: dict[str, object] = {"@type": "https://didcomm.org/empty/1.0/empty", "@id": "1"}
 
 
 def junk_for(recipient: Recipient) -> list[tuple[str, bytes]]:

@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from http_edge.clients.didcomm import Wallet2
+from http_edge.clients.didcomm import DidMethod2, Wallet2
 from http_edge.clients.didcomm.errors import ProblemReported
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
-from tests.edge.didcomm.test_rotated_accounts import end, moved, packed, say, successor
+from tests.edge.didcomm.test_rotated_accounts import drained, end, moved, packed, say, successor
 from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.test_registration_control import invitation
 
@@ -47,6 +47,19 @@ async def test_who_spoke_for_an_account_that_has_ended_comes_back_by_an_invitati
     await network.mediator.restart()
     granted = await say(new, REQUEST, pthid=invitation(single_use=True))
     assert str(granted["@type"]).endswith("mediate-grant")
+
+
+@pytest.mark.parametrize("method", ["peer4", "peer2", "key"])
+async def test_a_stored_wallet_whose_account_has_ended_begins_anew_at_a_mediator_that_started(
+    network: WalletNetwork, method: DidMethod2
+) -> None:
+    wallet = await connected(network, did_method=method)
+    await wallet.end()
+    await network.mediator.restart()
+    assert await wallet.request_mediation() == wallet.routing_did
+    sender, recipient = Sender(network), await wallet.new_recipient()
+    await sender.write(recipient, "anew")
+    assert await drained(wallet, sender, recipient) == ["anew"]
 
 
 async def test_no_answer_to_a_did_that_was_given_up_waits_in_the_queue_of_the_account(

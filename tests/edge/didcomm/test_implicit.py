@@ -54,7 +54,7 @@ async def test_a_silent_ping_in_either_spelling_brings_a_message(
 async def test_an_answer_of_the_mediator_that_waited_is_not_lost_over_http(
     network: WalletNetwork, bob: Bob
 ) -> None:
-    """What these fetch has left the queue, whoever wrote it."""
+    """What these fetch has left the queue, also if the mediator wrote it."""
     await network.idle_replies(bob.wallet, 2)
     await network.write(bob, "one")
     for fetched in (await bob.wallet.noop(), await bob.wallet.implicit()):

@@ -283,19 +283,6 @@ async def test_a_wallet_of_the_library_rotates_as_often_as_it_likes_and_ends(
     assert await refused(newest) == "e.p.req.not_enroll"
 
 
-@pytest.mark.parametrize("method", ["peer4", "peer2", "key"])
-async def test_a_stored_wallet_whose_account_has_ended_begins_anew_at_a_mediator_that_started(
-    network: WalletNetwork, sender: Sender, method: DidMethod2
-) -> None:
-    wallet = await connected(network, did_method=method)
-    await wallet.end()
-    await network.mediator.restart()
-    assert await wallet.request_mediation() == wallet.routing_did
-    recipient = await wallet.new_recipient()
-    await sender.write(recipient, "anew")
-    assert await drained(wallet, sender, recipient) == ["anew"]
-
-
 async def test_a_wallet_of_a_class_of_its_own_connects_and_rotates_as_one(
     network: WalletNetwork,
 ) -> None:
