@@ -139,7 +139,8 @@ class SpeaksPickup(ProtocolSession):
         """Iterate over all messages, fetched ``limit`` at a time.
 
         A delivery is acknowledged when the caller asks for the message after its last one, so a
-        caller that fails in between is offered the delivery again.
+        caller that fails in between is offered the delivery again: over HTTP once its lease is over
+        (``didcomm.lease_s`` of the mediator, 30 s by default), before that an empty queue.
 
         Raises:
             ProblemReported: an acknowledgement was refused, in any version and over any transport.
