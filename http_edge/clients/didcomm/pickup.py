@@ -110,10 +110,8 @@ class SpeaksPickup(ProtocolSession):
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
         sent = await self._send_received(ids)
-        # Answers come in the order of the requests: a problem report would have come by now.
         status = await self.status()
-        if (report := self.transport.came_about(sent)) is not None:
-            check_problem(report)
+        self._check_received(sent)
         return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
@@ -133,6 +131,16 @@ class SpeaksPickup(ProtocolSession):
         await self.ask(message, return_route="none")
         return str(message["@id"])
 
+    def _check_received(self, sent: str) -> None:
+        """Raise if an acknowledgement without an answer, before the last request, was refused.
+
+        Answers come in the order of the requests: a problem report has come by now.
+
+        Raises: ProblemReported.
+        """
+        if (report := self.transport.came_about(sent)) is not None:
+            check_problem(report)
+
     async def drain(
         self, limit: int = LIMIT, recipient: Key | None = None
     ) -> AsyncIterator[Picked]:
@@ -147,13 +155,22 @@ class SpeaksPickup(ProtocolSession):
             UnexpectedAnswer: a message is offered again after it was acknowledged.
         """
         acknowledged: frozenset[str] = frozenset()
-        while picked := await self.fetch(limit, recipient):
+        sent = ""
+        while True:
+            picked = await self.fetch(limit, recipient)
+            if sent:
+                self._check_received(sent)
+            if not picked:
+                return
             ids = [one.id for one in picked]
             if not acknowledged.isdisjoint(ids):
                 raise UnexpectedAnswer("a message is offered again after its acknowledgement")
             for one in picked:
                 yield one
-            await self.received(ids)
+            if self.pickup.answers_receipt:
+                await self.received(ids)
+            else:
+                sent = await self._send_received(ids)
             acknowledged = frozenset(ids)
 
     async def live_delivery(self, *, on: bool) -> Status:
