@@ -135,6 +135,10 @@ class ConnectedWallet(SpeaksPickup):
     async def implicit_socket(self) -> AsyncIterator[Socket]:
         """Open a WebSocket with a return route, on which all waiting messages come (RFC 0092).
 
+        There is no acknowledgement: a message leaves its queue once this socket has read it, before
+        ``receive`` returns it. A program that ends, or leaves the block, without receiving the rest
+        loses it; live mode and ``drain`` keep each message until it is acknowledged.
+
         Raises:
             MediatorUnreachable: the socket did not open.
         """
