@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
@@ -139,7 +140,8 @@ def _heads_within(
         return before
     check = RowCheck(heads=before, part_after=manifest.first - 1)
     pages = manifest_rows(place, manifest)
-    for _ in check.follow(row for rows in pages for row in rows if row.position <= position):
+    rows = chain.from_iterable(pages)
+    for _ in check.follow(takewhile(lambda row: row.position <= position, rows)):
         return {}  # a seal does not fit, so these heads cannot be the seam's
     return check.heads
 

@@ -97,7 +97,7 @@ def manifest_tables(place: ExportPlace, manifest: Manifest) -> Iterator[tuple[pa
     """Read the rows of a manifest, sorted by position, a data file at a time; is it the last one?
 
     A step over midnight has a file per day, whose positions may interleave; a manifest of what was
-    pruned has any number. Memory: two data files, and what comes before the next one's first row.
+    pruned has any number. Memory: two data files, and the rows behind the next one's first.
 
     Raises as ``read_table``.
     """

@@ -85,8 +85,6 @@ _OF_STRANGERS: Final = frozenset(
     }
 )
 """Refusals that cost a stranger only a key made for the command: the signature proves no more."""
-_UNPAID: Final = frozenset({Refusal.RATE_LIMITED, Refusal.DUPLICATE_NONCE, Refusal.INVALID_COMMAND})
-"""Refusals for which no one has paid by the size of the command, which was read and verified."""
 
 
 class CommandEndpoint:
@@ -395,7 +393,7 @@ def _charge_refused(refusal: Refusal | None, size_bytes: int) -> None:
     """Charge the address for reading a command that is refused, or not, for this reason."""
     if refusal in _UNPROVEN or refusal in _OF_STRANGERS:
         charge_unproven(size_bytes)
-    elif refusal in _UNPAID:
+    elif refusal is Refusal.RATE_LIMITED:
         charge_bytes(size_bytes)
 
 

@@ -115,7 +115,8 @@ class _Socket:
                     await asyncio.sleep(wait_s)
                     taken.take("", loop.time())
                 # As for a request: what the address owes for earlier messages is paid first.
-                charge_message(len(message.data))
+                text = message.data
+                charge_message(len(text.encode() if isinstance(text, str) else text))
                 await until_paid()
                 await self._take(message)
             else:

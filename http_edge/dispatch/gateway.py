@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from actors.core.commands import Command, GrantMediation, Listen, OpenSession, Register
+from actors.core.commands import GrantMediation, Listen, OpenSession, Register
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
@@ -38,9 +39,8 @@ _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 READS_WAITING_MAX: Final = 32
-"""Reads of one owner, most of which wait, beside which no further read of a history waits. Counting
-a long one takes 10 ms, and each read holds one of ``commands_in_flight_max`` places, even if its
-client has gone. Large pages of messages wait for the turn of their address."""
+"""Reads of one history at once, most of which wait. Counting a long history takes 10 ms, and each
+read holds one of ``commands_in_flight_max`` places, even if its client has gone."""
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
@@ -55,14 +55,6 @@ class _Step(msgspec.Struct):
     host: str | None
     partition: str
     submission: Submission
-
-
-class _Readers:
-    """The reads of one owner, which take turns: each page may be large."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.count = 0
 
 
 class Gateway:
@@ -90,11 +82,12 @@ class Gateway:
         self._on_new_incarnation = on_new_incarnation
         self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
-        self._readers: WeakValueDictionary[str, _Readers] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._histories: Counter[str] = Counter()
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
         self._running = 0
-        self._unrouted = 0
+        self._unrouted = {False: 0, True: 0}
         self._has_registered = False
 
     async def submit(
@@ -168,61 +161,59 @@ class Gateway:
             now = self._next_step(self._aimed(submission))
             return (now.host, now.partition) != (step.host, step.partition)
 
+        is_session = isinstance(submission.command, OpenSession | Listen)
         return await self._wait_until(
-            is_so,
-            ends_at,
-            asks_again=step.host is not None,
-            waiting_max=self._waiting_max(submission.command),
+            is_so, ends_at, asks_again=step.host is not None, is_session=is_session
         )
 
-    def _waiting_max(self, command: Command | None = None) -> int:
-        """How many wait for an owner at most when one more is to wait.
-
-        Requests leave half of the places for those whose shards have owners; sockets have none.
-        """
-        items_max, places = self._limits.outbox_items_max, self._limits.commands_in_flight_max
-        is_of_socket = isinstance(command, OpenSession | Listen)
-        return items_max if is_of_socket else min(items_max, max(1, places // 2))
-
     async def _wait_until(
-        self, is_so: Callable[[], bool], ends_at: float, *, asks_again: bool, waiting_max: int
+        self,
+        is_so: Callable[[], bool],
+        ends_at: float,
+        *,
+        asks_again: bool,
+        is_session: bool = False,
     ) -> bool:
-        """Return whether to try again: not if the time is up, or if so many wait already."""
+        """Return whether to try again: not if the time is up, or if too many wait already.
+
+        Requests leave half of the places of all requests for shards that have owners. Sessions of
+        sockets hold no such place, and count by themselves.
+        """
+        waiting_max = self._limits.outbox_items_max
+        if not is_session:
+            waiting_max = min(waiting_max, max(1, self._limits.commands_in_flight_max // 2))
         left_s = ends_at - asyncio.get_running_loop().time()
-        if left_s <= 0 or self._unrouted >= waiting_max:
+        if left_s <= 0 or self._unrouted[is_session] >= waiting_max:
             return False
-        self._unrouted += 1
+        self._unrouted[is_session] += 1
         try:
             wait_s = min(left_s, _ASK_AGAIN_S) if asks_again else left_s
             return await self.routes.wait_until(is_so, seconds_max=wait_s)
         finally:
-            self._unrouted -= 1
+            self._unrouted[is_session] -= 1
 
     async def read(
         self, read: Read, *, is_owing: Callable[[], bool] = lambda: False
     ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
-        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``;
-        a read of a history also if ``READS_WAITING_MAX`` reads of its owner are under way. The page
-        stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
+        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``,
+        or if ``READS_WAITING_MAX`` reads of its history are under way. The page stays packed (see
+        ``unpack_page``), so that the event loop unpacks no large page.
         """
-        if isinstance(read.where, PublicEventsFilter):
-            # Strangers send these, and must not wait for each other.
-            return await self._read(read, is_owing, nullcontext())
-        readers = self._readers.setdefault(read.owner_did, _Readers())
-        is_history = isinstance(read.where, SavedEventsFilter)
-        if is_history and readers.count >= READS_WAITING_MAX:
+        if not isinstance(read.where, SavedEventsFilter):
+            return await self._read(read, is_owing)
+        if self._histories[read.owner_did] >= READS_WAITING_MAX:
             return _RATE_LIMITED
-        readers.count += 1
+        self._histories[read.owner_did] += 1
         try:
-            return await self._read(read, is_owing, readers.turn)
+            return await self._read(read, is_owing)
         finally:
-            readers.count -= 1
+            self._histories[read.owner_did] -= 1
+            if not self._histories[read.owner_did]:
+                del self._histories[read.owner_did]
 
-    async def _read(
-        self, read: Read, is_owing: Callable[[], bool], turn: AbstractAsyncContextManager[None]
-    ) -> memoryview | Refused:
+    async def _read(self, read: Read, is_owing: Callable[[], bool]) -> memoryview | Refused:
         def owner() -> str | None:
             return self.routes.host_of(self.routes.partition_of(read.owner_did))
 
@@ -235,7 +226,7 @@ class Gateway:
             host = owner()
             if host is not None:
                 try:
-                    async with turn, self._reads:
+                    async with self._turn_of(read), self._reads:
                         if is_owing():
                             return _RATE_LIMITED
                         (page,) = await self.port(host).ask(ReadPages([read]))
@@ -245,13 +236,20 @@ class Gateway:
                 except HostUnavailable:
                     return UNAVAILABLE
             asks_again = host is not None
-            if not await self._wait_until(
-                another_than(host), ends_at, asks_again=asks_again, waiting_max=self._waiting_max()
-            ):
+            if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
                 return UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE
         return page or UNAVAILABLE
+
+    def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
+        """The lock that lets an owner read one page at a time: pages may be large.
+
+        Reads of public events take no lock: strangers send them, and must not wait for each other.
+        """
+        if isinstance(read.where, PublicEventsFilter):
+            return nullcontext()
+        return self._turns.setdefault(read.owner_did, asyncio.Lock())
 
     @property
     def waiting_items(self) -> int:
@@ -283,7 +281,7 @@ class Gateway:
         while self._running:
             for outbox in list(self._outboxes.values()):
                 await outbox.drained()
-            await asyncio.sleep(_DRAIN_POLL_S if self._unrouted else 0)
+            await asyncio.sleep(_DRAIN_POLL_S if any(self._unrouted.values()) else 0)
 
     def _outbox(self, host: str) -> Outbox:
         outbox = self._outboxes.get(host)

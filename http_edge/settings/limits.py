@@ -188,8 +188,8 @@ class Limits(Section):
     less than a second of work. Half of them at most wait for the owner of a shard that has none, so
     that the other shards are served."""
     outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
-    """Items that wait for one host, and the sessions of sockets that wait for any shard's owner.
-    Twice commands_in_flight_max, so that these sessions fit too."""
+    """Items that wait for one host, and by themselves the sessions of sockets that wait for any
+    shard's owner; a client whose session does not fit connects again."""
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
     """Items in one call to a host, which answers them together. One transaction may take several
     calls, or a part of one."""

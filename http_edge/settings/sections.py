@@ -78,21 +78,21 @@ class Rates(Section):
     """Requests of one client address (IPv6: one /64). High, because one address may be that of
     another mediator or a whole campus; below what one core verifies, so that one address cannot
     take a whole core. A body of 4 KiB or more costs one more token per 4 KiB, and so does an answer
-    to a proven client: at most 8 MB a second of each. Each key that a wallet registers or removes
+    to a proven client: at most 8 MB a second together. Each key that a wallet registers or removes
     costs two more, each key agreement or signature check beyond two that opens a DIDComm message
     one more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature or timestamp, no envelope, or an unknown recipient and
-    didcomm.unknown_recipient is not accept. Each 16 KiB of it, or of a signed command that is
-    invalid or repeated, costs as many again. A registration or a handshake costs the same, since a
-    stranger needs only a new key for another identity. One address sends 117 such requests a
-    second, or 25 of 64 KiB."""
+    didcomm.unknown_recipient is not accept. Each 16 KiB of it cost as many again. A registration
+    or a handshake costs the same, since a stranger needs only a new key for another identity. One
+    address sends 117 such requests a second, or 20 of 64 KiB."""
     registrations_per_s: float = Field(default=100, ge=0)
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are
     26 GB a day. Above this rate newcomers wait; registered identities can still renew. What
-    registration=invitation, allow_list or closed refuses does not count."""
+    registration=invitation, allow_list or closed refuses does not count, except for an invitation
+    that is used up."""
     registrations_per_address_per_s: float = Field(default=10, ge=0)
     """The same of one client address: a tenth of registrations_per_s, so that no single stranger
     shuts out all other newcomers. 50 at once: a class that installs a wallet."""

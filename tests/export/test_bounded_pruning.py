@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest
-from eventstore.parquet.rows import log_rows, manifest_tables
+from eventstore.parquet.rows import log_rows, manifest_tables, read_table
+from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
 from tests.export.leaving import leave, plan, played
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
@@ -46,3 +49,15 @@ def test_what_stays_is_read_a_file_at_a_time_in_the_order_of_the_log(
     assert max(table.num_rows for table, _ in read) <= most < rest.rows / 2
     rows = [row for table, _ in read for row in log_rows(table)]
     assert rows == exported_log(place)[: rest.rows]
+
+
+def test_rows_of_days_that_interleave_are_read_in_the_order_of_the_log(
+    place: ExportPlace, rest: Manifest
+) -> None:
+    """As around midnight, where hosts have different clocks."""
+    whole = pa.concat_tables([read_table(place, file) for file in rest.files])
+    days = [[0, 1, 4, 8], [2, 6], [3, 5, 7], range(9, whole.num_rows)]
+    files = [write_data(place, "2023-11-14", whole.take(pa.array(day)), 99) for day in days]
+    read = list(manifest_tables(place, replace(rest, files=files[::-1])))
+    assert [is_last for _, is_last in read] == [False] * 3 + [True]
+    assert [row for table, _ in read for row in log_rows(table)] == exported_log(place)[: rest.rows]

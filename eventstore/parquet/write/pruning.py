@@ -178,12 +178,14 @@ def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) ->
 def _gathered(tables: Iterable[pa.Table], bounds: Bounds) -> Iterator[pa.Table]:
     """Merge tables into few, none of which is empty."""
     waiting: list[pa.Table] = []
+    rows = size_bytes = 0
     for table in tables:
-        if table.num_rows:
-            waiting.append(table)
-        rows, size_bytes = sum(one.num_rows for one in waiting), sum(one.nbytes for one in waiting)
+        if not table.num_rows:
+            continue
+        waiting.append(table)
+        rows, size_bytes = rows + table.num_rows, size_bytes + table.nbytes
         if rows >= bounds.rows_max or size_bytes >= bounds.bytes_max:
             yield pa.concat_tables(waiting).combine_chunks()
-            waiting = []
+            waiting, rows, size_bytes = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting).combine_chunks()

@@ -107,7 +107,7 @@ class Admission:
         sender may use it again, so a repeated request gets the same answer. Each try that settings
         and invitation allow counts against the registration rate of the sender's address, because a
         new identity costs a stranger only a key. Any other takes nothing from the rate that the
-        admitted ones share.
+        admitted ones share; whether an invitation is used up is not known before.
         """
         terms = self._invitations.ids.read(invitation_id)
         rejection = self._rejection(request, terms)

@@ -25,6 +25,7 @@ from tests.unit.dispatch.test_gateway import LIMITS, Setting
 
 HOSTS = ["host-0", "host-1"]
 SHARDS = [shard_name(index) for index in range(16)]
+SESSION = OpenSession("edge-0")
 NOT_OWNER = Refused(Refusal.NOT_OWNER)
 UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 
@@ -144,20 +145,24 @@ async def test_no_more_wait_than_the_limit() -> None:
         routes.update(table(version + 1, None))
 
 
-@pytest.mark.parametrize(
-    ("command", "waiting"), [(CheckRegistered(), 4), (OpenSession("edge-0"), 8)]
-)
-async def test_requests_that_wait_for_an_owner_take_half_of_the_places_and_sockets_have_none(
-    command: Command, waiting: int
+@pytest.mark.parametrize("commands", [(CheckRegistered(), SESSION), (SESSION, CheckRegistered())])
+async def test_requests_that_wait_for_an_owner_take_half_of_the_places_and_sessions_none_of_these(
+    commands: tuple[Command, Command],
 ) -> None:
     setting, routes = live()
-    setting.gateway._limits = LIMITS.model_copy(update={"commands_in_flight_max": 8})
-    submission = msgspec.structs.replace(setting.submission("did:a:0"), command=command)
-    sent = [asyncio.create_task(setting.gateway.submit(submission)) for _ in range(9)]
+    limits = {"commands_in_flight_max": 8, "outbox_items_max": 16}
+    setting.gateway._limits = LIMITS.model_copy(update=limits)
+    sent: list[asyncio.Task[Reply]] = []
+    for command in commands:
+        submission = msgspec.structs.replace(setting.submission("did:a:0"), command=command)
+        sent += [asyncio.create_task(setting.gateway.submit(submission)) for _ in range(9)]
+        await asyncio.sleep(0)
     replies = asyncio.gather(*sent)
-    assert await sent[-1] == UNAVAILABLE
     routes.update(table(1, "host-0"))
-    assert await replies == [Done()] * waiting + [UNAVAILABLE] * (9 - waiting)
+    waited = [4, 9] if commands[1] is SESSION else [9, 4]
+    assert await replies == [
+        reply for each in waited for reply in [Done()] * each + [UNAVAILABLE] * (9 - each)
+    ]
 
 
 class WatchedRoutes(Routes):
