@@ -9,6 +9,7 @@ Memory: one integer for each stream, one head for each partition, the rows of on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -33,6 +34,12 @@ class _Waiting(NamedTuple):
     row: LogRow
     event: Event | None = None
     is_well_formed: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts towards the bound; a malformed state can be of any type, or empty."""
+        state = self.row.state
+        return len(state) if self.is_well_formed else sys.getsizeof(state)
 
 
 class RowCheck:
@@ -93,26 +100,27 @@ class RowCheck:
             if sealed is not None:
                 yield from self._check_seal(row, sealed)
                 continue
-            self._unsealed.append(_Waiting(row, event))
-            self._unsealed_bytes += len(row.state)
-            if self._unsealed_bytes > BATCH_BYTES_MAX:
-                # No transaction is that large: the seal of these rows is gone.
-                yield from self._drop_unsealed(len(self._unsealed))
+            yield from self._wait(_Waiting(row, event))
 
-    def take_malformed(self, row: LogRow) -> None:
+    def take_malformed(self, row: LogRow) -> Iterator[Finding]:
         """Take a row whose columns do not hold their types: no seal can cover it."""
-        self._unsealed.append(_Waiting(row, is_well_formed=False))
+        yield from self._wait(_Waiting(row, is_well_formed=False))
 
     def end(self) -> Iterator[Finding]:
         """Report the rows at the end that no seal covers."""
         yield from self._drop_unsealed(len(self._unsealed))
 
+    def _wait(self, one: _Waiting) -> Iterator[Finding]:
+        self._unsealed.append(one)
+        self._unsealed_bytes += one.size_bytes
+        if self._unsealed_bytes > BATCH_BYTES_MAX:
+            # No transaction is that large: the seal of these rows is gone.
+            yield from self._drop_unsealed(len(self._unsealed))
+
     def _drop_unsealed(self, count: int) -> Iterator[Finding]:
         """Report and drop the first ``count`` rows that wait for a seal."""
         dropped, self._unsealed = self._unsealed[:count], self._unsealed[count:]
-        self._unsealed_bytes = sum(
-            len(one.row.state) for one in self._unsealed if one.is_well_formed
-        )
+        self._unsealed_bytes = sum(one.size_bytes for one in self._unsealed)
         for one in dropped:
             yield finding(Fault.UNSEALED_ROWS, one.row, "no seal covers this row")
 

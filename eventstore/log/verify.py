@@ -191,7 +191,7 @@ class _Verification:
             yield finding(Fault.MALFORMED_ROW, row, "a column does not hold its type")
             yield from self._contents.take(row, None)
             if not is_before:
-                self._check.take_malformed(row)
+                yield from self._check.take_malformed(row)
             return
         self._names.take(row)
         event = decode_or_none(row.topic, row.state)

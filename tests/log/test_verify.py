@@ -410,6 +410,18 @@ def test_memory_for_unsealed_rows_is_bounded(
     assert Fault.MISSING_ROWS in faults
 
 
+@pytest.mark.parametrize("state", ["", 0])
+def test_memory_for_malformed_rows_is_bounded(
+    tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch, state: object
+) -> None:
+    monkeypatch.setattr("eventstore.log.row_check.BATCH_BYTES_MAX", 400)
+    tampered.rewrite([replace(row, state=state) for row in tampered.rows])
+    unsealed = [f for f in tampered.findings() if f.fault is Fault.UNSEALED_ROWS]
+    assert unsealed[0].first_position == 1
+    last_malformed = [f.fault for f in tampered.findings()][::-1].index(Fault.MALFORMED_ROW)
+    assert last_malformed < len(unsealed) - 1  # reported while later rows are still read
+
+
 def test_progress_runs_to_the_end_of_the_log(
     tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
