@@ -8,6 +8,7 @@ own machine, asks no host and no store, and does without pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -28,10 +29,19 @@ from http_edge.settings.settings import Settings
 _NAME: Final = "log-head.txt"
 _READ_AGAIN_MS: Final = 1_000
 _CACHE_CONTROL: Final = "public, max-age=1"
-_NONE: Final = (
-    "head: none is published; the mediator does not export its log, or has not exported it yet"
-)
 _SEVERAL: Final = "head: the log has several databases, each with a head of its own: "
+
+
+class NoHead(Enum):
+    """Why there is no head to answer with; the value is the detail for clients."""
+
+    UNPUBLISHED = (
+        "head: none is published; the mediator does not export its log, or has not exported it yet"
+    )
+    UNUSABLE = (
+        "head: the published one cannot be used; its operator has to make log-head.txt in the data "
+        "directory readable, or remove it: the next export writes it again"
+    )
 
 
 class HeadFile:
@@ -45,13 +55,15 @@ class HeadFile:
         """Let edges of this machine answer with this head; ignore a failure to write the file."""
         publish(self._path, note)
 
-    def read(self) -> bytes | None:
-        """The signed note, None if there is no valid one."""
+    def read(self) -> bytes | NoHead:
+        """The signed note, or why there is no valid one."""
         try:
             content = self._path.read_bytes()
             read_head(content)
+        except FileNotFoundError:
+            return NoHead.UNPUBLISHED
         except (OSError, NoteRefused):
-            return None
+            return NoHead.UNUSABLE
         return content
 
 
@@ -63,7 +75,7 @@ class LogHeadEndpoint:
         self._clock = clock
         numbers = database_numbers(len(settings.log_dsns))
         self._files = {_path(n): HeadFile(settings.data_dir, n) for n in numbers}
-        self._read: dict[str, tuple[int, bytes | None]] = {}
+        self._read: dict[str, tuple[int, bytes | NoHead]] = {}
 
     def routes(self) -> Sequence[Route]:
         """One route for each head, open to every client at the rate of public pages."""
@@ -77,8 +89,8 @@ class LogHeadEndpoint:
 
     async def _show(self, path: str, _: web.Request) -> web.Response:
         note = self._newest(path)
-        if note is None:
-            return _not_found(_NONE)
+        if isinstance(note, NoHead):
+            return _not_found(note.value)
         charge_public(len(note))
         headers = {hdrs.CACHE_CONTROL: _CACHE_CONTROL}
         return web.Response(body=note, content_type="text/plain", charset="utf-8", headers=headers)
@@ -86,9 +98,9 @@ class LogHeadEndpoint:
     async def _name_each(self, _: web.Request) -> web.Response:
         return _not_found(_SEVERAL + ", ".join(self._files))
 
-    def _newest(self, path: str) -> bytes | None:
+    def _newest(self, path: str) -> bytes | NoHead:
         """The content of the file, read at most once a second."""
-        read_ms, note = self._read.get(path, (0, None))
+        read_ms, note = self._read.get(path, (0, NoHead.UNPUBLISHED))
         if abs(self._clock() - read_ms) >= _READ_AGAIN_MS:
             note = self._files[path].read()
             self._read[path] = self._clock(), note

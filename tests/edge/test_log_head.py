@@ -14,6 +14,7 @@ from eventstore.log.tree_head import TreeHead, sign_head, verified_head
 from http_edge.crypto import signatures
 from http_edge.listener.routes import PlainRoute
 from http_edge.server.log_head import HeadFile, LogHeadEndpoint
+from http_edge.server.status_files import status_path
 from http_edge.settings.settings import Settings
 from tests.edge.mediator import KEYS, MEDIATOR_DID, HandClock, Mediator
 
@@ -57,6 +58,23 @@ async def test_what_is_no_head_is_not_answered(mediator: Mediator, clock: HandCl
         published.publish(content)
         clock.advance(1)
         assert (await mediator.get("/log/head")).refusal == (404, "NOT_FOUND")
+
+
+async def test_a_head_that_cannot_be_used_is_not_called_unpublished(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    HeadFile(mediator.settings.data_dir).publish(b"no head")
+    clock.advance(1)
+    damaged = await mediator.get("/log/head")
+    path = status_path(mediator.settings.data_dir, "log-head.txt", None)
+    path.unlink()
+    path.mkdir()
+    clock.advance(1)
+    unreadable = await mediator.get("/log/head")
+    for answer in (damaged, unreadable):
+        assert answer.refusal == (404, "NOT_FOUND")
+        assert "cannot be used" in answer.json["detail"]
+        assert str(path) not in answer.json["detail"]
 
 
 @pytest.mark.parametrize(
