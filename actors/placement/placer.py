@@ -129,15 +129,11 @@ class Placer:
         )
 
     async def move(self, shard: str, to: str) -> Placed:
-        """Move a shard to a host, or to a node's host with the fewest shards; wait for the end.
-
-        A host that is being drained takes none.
-        """
+        """Move a shard to a host, or to a node's host with the fewest shards; wait for the end."""
         if shard not in self._shards:
             return Placed.NO_SUCH_SHARD
         hosts = sorted(
-            (h for h in self.places().hosts if to in {h.host, h.node} and not h.draining),
-            key=lambda h: h.shards,
+            (h for h in self.places().hosts if to in {h.host, h.node}), key=lambda h: h.shards
         )
         if not hosts:
             return Placed.NO_SUCH_HOST

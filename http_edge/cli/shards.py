@@ -23,10 +23,7 @@ _EMPTY_S_MAX: Final = 60.0
 _SEE: Final = "See: poste shards list"
 _REFUSALS: Final = {
     Placed.NO_SUCH_SHARD: ("There is no such shard.", _SEE),
-    Placed.NO_SUCH_HOST: (
-        "No running host that takes shards has this name or is on a node of this name.",
-        _SEE,
-    ),
+    Placed.NO_SUCH_HOST: ("No running host has this name or is on a node with this name.", _SEE),
     Placed.NO_SUCH_NODE: ("No host is running on a node with this name.", _SEE),
     Placed.NO_OTHER_NODE: ("No other node can take the shards: start one, or undrain one.", _SEE),
     Placed.OTHER_DATABASE: ("No host there works on the database of the shard.", _SEE),
