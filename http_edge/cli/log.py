@@ -29,7 +29,7 @@ from eventstore.log.session import Store
 from eventstore.log.verify import Summary
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import open_place
-from eventstore.parquet.verify.findings import ExportSummary
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import (
     RecorderLog,
@@ -181,21 +181,30 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
             return None  # the check of the log reports it
     assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
+    findings: list[ExportFinding] = []
+    summary, count = None, 0
     try:
         with _store(settings, to_read=True) as store, progress_bar("Checking the archive") as at:
             log = opened(store, makes_missing=True)
-            *findings, summary = check_archive(log, place, seam, key, marks=marks, progress=at)
+            for item in check_archive(log, place, seam, key, marks=marks, progress=at):
+                if isinstance(item, ExportSummary):
+                    summary = item
+                    continue
+                count += 1
+                if len(findings) < KEPT_MAX:
+                    findings.append(item)
     except ExportError as error:
         remedy = "To check only the log: poste log verify --without-archive."
         raise Stop(Exit.UNREACHABLE, f"the archive cannot be read: {error}", remedy) from error
-    assert isinstance(summary, ExportSummary)
+    assert summary is not None
     return {
         "place": place.address(),
         "position": summary.position,
         "rows": summary.rows,
         "verified_before_up_to": summary.verified_before_up_to,
         "pruned_up_to": summary.pruned_up_to,
-        "findings": [msgspec.to_builtins(one) for one in findings[:KEPT_MAX]],
+        "findings_in_all": count,
+        "findings": [*map(msgspec.to_builtins, findings)],
     }
 
 
@@ -205,10 +214,10 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
     if archive["findings"]:
         columns = ("fault", "path", "explanation")
         shown = [[one[name] for name in columns] for one in archive["findings"][:SHOWN_MAX]]
-        found = counted(len(archive["findings"]), "finding")
+        found = counted(archive["findings_in_all"], "finding")
         print_table(f"{found} in the archive", columns, shown)
         return
-    about = {name: value for name, value in archive.items() if name != "findings"}
+    about = {name: value for name, value in archive.items() if not name.startswith("findings")}
     print_record("The archive has the rows that left, and the log continues from it", about)
 
 

@@ -29,6 +29,7 @@ from eventstore.parquet.write.exporter import Exporter
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import opened
+from http_edge.cli import log as cli_log
 from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import exporter_of
@@ -128,6 +129,24 @@ def test_the_check_of_a_log_reads_its_archive_and_walks_across_the_seam(
     assert ran.code == Exit.FINDING
     assert json.loads(ran.out)["archive"]["findings"][0]["path"] == path
     assert run("log", "verify", *named, "--without-archive").code == Exit.OK
+
+
+def test_all_findings_in_an_archive_are_counted_and_no_more_are_kept_than_of_a_log(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = played(log)
+    _leave(settings, history)
+    for seed in (5, 6):
+        history.play(random_script(seed, 40))
+        _export_all(settings, log)
+    paths = [path for path in place.sizes("events") if path.endswith(".parquet")]
+    for path in paths:
+        place.remove(path)
+    monkeypatch.setattr(cli_log, "KEPT_MAX", 2)
+    named = ("log", "verify", "--data-dir", str(settings.data_dir))
+    said = json.loads(run(*named, "--json").out)["archive"]
+    assert said["findings_in_all"] >= len(paths) > len(said["findings"]) == 2
+    assert f"{said['findings_in_all']} findings in the archive" in run(*named).out
 
 
 @pytest.mark.parametrize(
