@@ -13,7 +13,14 @@ WalletError
 
 from __future__ import annotations
 
+from typing import Final
+
 from http_edge.didcomm.envelopes.messages import Json
+
+_PROCESSING_ERROR: Final = "request_processing_error"
+_MAY_BE_REPEATED_2: Final = frozenset(
+    {"e.m.me.res.rate-limited", "e.m.me.try-again", "e.p.me.res.storage"}
+)
 
 
 class WalletError(Exception):
@@ -28,6 +35,17 @@ class ProblemReported(WalletError):
         self.code = code
         self.text = text
         self.report = report
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether the same request may succeed after some seconds.
+
+        Reports of v1 say so by ``who_retries`` (RFC 0035), those of a handshake by their code (RFC
+        0023, RFC 0160), and those of v2 by the codes with which a mediator of Poste is short of
+        time or room.
+        """
+        is_ours = self.report.get("who_retries") == "you"
+        return is_ours or self.code == _PROCESSING_ERROR or self.code in _MAY_BE_REPEATED_2
 
 
 class MediatorRefused(WalletError):

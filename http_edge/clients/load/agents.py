@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from http_edge.clients.decentrl import CommandRefused, Sources
-from http_edge.clients.didcomm import MediatorRefused
+from http_edge.clients.didcomm import MediatorRefused, ProblemReported
 from http_edge.clients.load.closed_loop import Progress, no_progress
 
 MESSAGE_BYTES: Final = 1024
@@ -122,5 +122,9 @@ async def patiently(once: Callable[[], Awaitable[Result]]) -> Result:
             if status != _RATE_LIMITED:
                 raise
             pause_s = _PAUSE_S if error.retry_after_s is None else error.retry_after_s
+        except ProblemReported as error:
+            if not error.may_be_repeated:
+                raise
+            pause_s = _PAUSE_S
         await SOURCES.sleep(min(pause_s, _PAUSE_S_MAX))
     return await once()

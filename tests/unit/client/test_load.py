@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from http_edge.clients.decentrl import CommandRefused, MediatorClient, Sources
-from http_edge.clients.didcomm import Mediation, MediatorRefused, Recipient, Recipient2
+from http_edge.clients.didcomm import (
+    Mediation,
+    MediatorRefused,
+    ProblemReported,
+    Recipient,
+    Recipient2,
+)
 from http_edge.clients.load import agents as agents_module
 from http_edge.clients.load.agents import MESSAGE_BYTES, patiently
 from http_edge.clients.load.closed_loop import closed_loop, http_posts, refusal_of
@@ -54,11 +60,22 @@ async def test_nothing_is_sent_when_the_time_is_over(mediator: ScriptedMediator)
     assert (result.accepted, result.refused, mediator.received) == (0, {}, [])
 
 
+def _reported(code: str, **more: str) -> ProblemReported:
+    return ProblemReported(code, "", {"@type": "https://didcomm.org/x/1.0/problem_report", **more})
+
+
 @pytest.mark.parametrize(
-    "refused", [CommandRefused("RATE_LIMITED", 429, 7.0), MediatorRefused(429, "", 7.0)]
+    ("refused", "wait_s"),
+    [
+        (CommandRefused("RATE_LIMITED", 429, 7.0), 7.0),
+        (MediatorRefused(429, "", 7.0), 7.0),
+        (_reported("request_processing_error"), 1.0),
+        (_reported("rate-limited", who_retries="you"), 1.0),
+        (_reported("e.m.me.res.rate-limited"), 1.0),
+    ],
 )
 async def test_a_load_waits_as_long_as_the_mediator_asks_for(
-    refused: Exception, monkeypatch: pytest.MonkeyPatch
+    refused: Exception, wait_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_s: list[float] = []
 
@@ -74,7 +91,19 @@ async def test_a_load_waits_as_long_as_the_mediator_asks_for(
 
     monkeypatch.setattr(agents_module, "SOURCES", Sources(sleep=sleep))
     assert await patiently(once) == "done"
-    assert waits_s == [7.0]
+    assert waits_s == [wait_s]
+
+
+@pytest.mark.parametrize(
+    "refused", [_reported("request_not_accepted"), _reported("not-connected", who_retries="none")]
+)
+async def test_a_load_does_not_repeat_what_is_refused_for_good(refused: Exception) -> None:
+    async def once() -> None:
+        raise refused
+
+    with pytest.raises(ProblemReported) as caught:
+        await patiently(once)
+    assert caught.value is refused
 
 
 async def test_a_queue_is_drained_in_spite_of_a_rate_limit(mediator: ScriptedMediator) -> None:
