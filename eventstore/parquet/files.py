@@ -276,7 +276,10 @@ def open_place(target: str) -> ExportPlace:
             would misread, or the store cannot be reached.
     """
     if "://" not in target:
-        folder = str(Path(target).expanduser().absolute())
+        try:
+            folder = str(Path(target).expanduser().absolute())
+        except RuntimeError as error:  # ~ of a user without a known home directory
+            raise ExportUnavailable(target, str(error)) from error
         if _TAKEN_FOR_OTHERS.search(folder):
             why = "no table can be where a name has %20 or the like, a backslash or a tab"
             raise ExportUnavailable(folder, why)

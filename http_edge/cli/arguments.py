@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -29,13 +30,19 @@ def utf8(_: click.Context, param: click.Parameter, value: _Text) -> _Text:
 
 
 def named_place(context: click.Context, param: click.Parameter, value: _Text) -> _Text:
-    """Check that an option names a folder, a URI or a log, as its callback.
+    """Check that an option names a folder, a URI or a log, as its callback; read ``~`` as a home.
 
     Raises:
-        BadParameter: it is empty, which would be the working directory, or not UTF-8.
+        BadParameter: it is empty, which would be the working directory, begins with ``~`` of a user
+            without a known home directory, or is not UTF-8.
     """
     if value == "":
         raise click.BadParameter("an empty text names no place", param=param)
+    if value and value.startswith("~"):
+        try:
+            value = str(Path(value).expanduser())
+        except RuntimeError as error:
+            raise click.BadParameter(f"{value}: {error}", param=param) from error
     return utf8(context, param, value)
 
 

@@ -89,7 +89,7 @@ def target_of(text: str, data_dir: Path) -> Target:
         reason = f"a log cannot be restored to {text.partition('://')[0]}://…"
         raise Stop(Exit.USAGE, reason, "Name a directory or the URL of a log with --to.")
     else:
-        path = Path(text).expanduser().absolute()
+        path = Path(text).absolute()
         target = Target(f"sqlite://{quote(str(path / 'log.db'))}", path, "--to")
     if (target.data_dir / HEAD).exists():
         raise Stop(

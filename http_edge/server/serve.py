@@ -165,7 +165,8 @@ def _on_node(settings: Settings) -> Settings:
     if address == AUTO:
         address = address_towards(settings.log_dsns)
         _LOG.info("address of this node", extra={"address": address})
-    with reserved_address(f"{address}:0", "--set node_address", patient=False):
+    listen = f"[{address}]:0" if ":" in address else f"{address}:0"
+    with reserved_address(listen, "--set node_address", patient=False):
         pass  # the address is one of this machine
     return settings.on_node(settings.node or node_name(), address)
 

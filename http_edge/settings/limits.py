@@ -267,6 +267,7 @@ class Limits(Section):
         at_most(self, "page_size_default", "page_size_max")
         at_most(self, "page_size_default", "public_page_size_max")
         at_most(self, "body_bytes_max", "queue_bytes_max")
+        at_most(self, "body_bytes_max", "bodies_bytes_max")
         at_most(self, "body_bytes_max", "bodies_bytes_per_address_max")
         at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
         at_most(self, "socket_buffer_bytes_max", "answers_bytes_per_address_max")

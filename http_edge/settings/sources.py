@@ -111,7 +111,7 @@ def load_settings(
             values[given.name] = given.value
             sources[given.name] = given.source
     settings = _validated(values, sources)
-    return Loaded(_with_absolute_paths(settings), sources, tuple(notes))
+    return Loaded(_with_absolute_paths(settings, sources), sources, tuple(notes))
 
 
 def shown(settings: Settings) -> dict[str, Any]:
@@ -127,14 +127,23 @@ def shown(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _with_absolute_paths(section: _S) -> _S:
-    """A section and those in it with absolute paths."""
+def _with_absolute_paths(section: _S, sources: Mapping[str, str], of: str = "") -> _S:
+    """A section and those in it, whose names begin with ``of``, with absolute paths.
+
+    Raises:
+        SettingRefused: a path begins with ``~`` of a user without a known home directory.
+    """
     update: dict[str, Any] = {}
-    for name, value in section:
+    for field, value in section:
+        name = of + field
         if isinstance(value, Path):
-            update[name] = value.expanduser().absolute()
+            try:
+                update[field] = value.expanduser().absolute()
+            except RuntimeError as error:
+                known = "a path from a home directory that is known"
+                raise SettingRefused(name, sources[name], known) from error
         elif isinstance(value, Section):
-            update[name] = _with_absolute_paths(value)
+            update[field] = _with_absolute_paths(value, sources, f"{name}.")
     return section.model_copy(update=update)
 
 

@@ -120,7 +120,7 @@ ExportAddress: TypeAlias = Annotated[
 ]
 NodeAddress: TypeAlias = Annotated[
     str,
-    Field(min_length=1, json_schema_extra={"expected": "an address of this machine, or auto"}),
+    _matching(r"^[^\[\]]+$", "an address of this machine, also of IPv6, without brackets; or auto"),
 ]
 NodeName: TypeAlias = Annotated[
     str,

@@ -115,6 +115,16 @@ def test_what_is_no_export_is_not_called_free_of_erased_contents(run: Run, tmp_p
         assert not Path("nowhere").exists()
 
 
+def test_a_place_in_the_home_directory_makes_no_folder_with_a_tilde_for_its_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with _mediator(tmp_path / "data"):
+        assert run("export", "--data-dir", "data", "--to", "~/out").code == Exit.OK
+    assert _rows(open_place(str(tmp_path / "home" / "out"))) == 50
+    assert not Path("~").exists()
+
+
 def test_the_place_may_come_from_the_settings(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
         assert run("export", "--data-dir", "data").code == Exit.USAGE

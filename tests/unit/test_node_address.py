@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from http_edge.server.address import address_towards
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.serve import _on_node
+from http_edge.settings.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,19 @@ def test_without_a_way_to_the_server_the_operator_is_asked_to_name_it(dsn: str) 
     assert stopped.value.exit_code == Exit.UNREACHABLE
     assert "--set node_address=ADDRESS" in stopped.value.remedy
     assert "secret" not in stopped.value.message
+
+
+@pytest.mark.parametrize(
+    "address", ["192.0.2.1", "2001:db8::1"]
+)  # of documentation (RFC 5737, 3849)
+def test_an_address_of_another_machine_is_refused_in_either_family(address: str) -> None:
+    settings = Settings(log="postgresql://poste@127.0.0.1/poste", node_address=address)
+    with pytest.raises(Stop) as stopped:
+        _on_node(settings)
+    assert stopped.value.exit_code == Exit.USAGE
+    assert address in stopped.value.message
+
+
+def test_an_address_has_no_brackets() -> None:
+    with pytest.raises(ValidationError):
+        Settings(log="postgresql://poste@127.0.0.1/poste", node_address="[::1]")

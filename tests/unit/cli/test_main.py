@@ -170,7 +170,14 @@ PLACES = [
 
 
 @pytest.mark.parametrize("args", PLACES, ids=" ".join)
-@pytest.mark.parametrize(("place", "said"), [("", "names no place"), ("\udcff", "is not UTF-8")])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("", "names no place"),
+        ("\udcff", "is not UTF-8"),
+        ("~no-such-user/out", "Could not determine home directory"),
+    ],
+)
 def test_a_place_is_named_in_text(
     run: Run, tmp_path: Path, args: tuple[str, ...], place: str, said: str
 ) -> None:

@@ -19,6 +19,7 @@ from http_edge.settings.settings import (
     did_web,
     split_listen,
 )
+from http_edge.settings.value_types import MIB
 
 OTHER = Settings(
     data_dir=Path("/srv/poste"),
@@ -193,6 +194,12 @@ def test_a_list_of_who_may_register_is_refused_where_others_may(
             ValidationError, match=f"{listed}: expected none, or .*registration allow_list"
         ):
             section.model_validate_json(json.dumps(values))
+
+
+def test_the_largest_body_has_room_among_all_bodies_that_an_edge_holds() -> None:
+    with pytest.raises(ValidationError, match="body_bytes_max at most bodies_bytes_max"):
+        Limits(body_bytes_max=2 * MIB, bodies_bytes_max=MIB)
+    assert Limits(body_bytes_max=MIB, bodies_bytes_max=MIB).bodies_bytes_max == MIB
 
 
 def test_the_default_page_of_public_events_is_one_that_may_be_read() -> None:

@@ -64,6 +64,13 @@ def test_a_relative_file_becomes_absolute_in_every_section(
     assert shown(settings)[name] == str(tmp_path / "here")
 
 
+@pytest.mark.parametrize("name", ["data_dir", "keys_file", "push.fcm_credentials_file"])
+def test_a_path_from_an_unknown_home_directory_is_refused_by_name(name: str) -> None:
+    with pytest.raises(SettingRefused) as refused:
+        load_settings({name: "~no-such-user/here"}, NONE)
+    assert (refused.value.name, refused.value.source) == (name, "command line")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
