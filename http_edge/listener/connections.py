@@ -6,7 +6,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from heapq import nsmallest
 from typing import Final, Protocol
@@ -22,6 +22,8 @@ _FILES_ANY: Final = 1_000_000
 _OWING_MAX: Final = 64
 """Connections of an address that is out of tokens; the listener cuts any beyond."""
 _LOOK_S_MAX: Final = 1.0
+_NONE_IDLE_S: Final = 0.05
+"""After a scan that found no idle connection: as many as come in this time cause no other scan."""
 
 
 class Admitted(Protocol):
@@ -104,6 +106,8 @@ class Connections:
         self._open: dict[Admitted, str | None] = {}
         self._open_of: dict[str, dict[Admitted, None]] = {}
         self._newcomers = Newcomers()
+        self._none_idle_until_s: dict[str | None, float] = {}
+        """By address; None is for the connections of all."""
         self.leaving = Transfers(
             bytes_max=limits.answers_bytes_max,
             bytes_per_address_max=limits.answers_bytes_per_address_max,
@@ -130,9 +134,9 @@ class Connections:
             ):
                 # Refusing each request with an answer would cost more than serving it.
                 return Cut.OWING
-            if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
+            if len(of_address) >= self._per_address_max and not self._close_idle(address):
                 return Cut.CONNECTIONS_PER_ADDRESS
-        if len(self._open) >= self._connections_max and not self._close_idle(self._open):
+        if len(self._open) >= self._connections_max and not self._close_idle(None):
             return Cut.CONNECTIONS
         self._open[connection] = address
         connection.is_shared = address is None
@@ -159,16 +163,24 @@ class Connections:
             if not of_address:
                 del self._open_of[address]
 
-    def _close_idle(self, connections: Iterable[Admitted]) -> bool:
-        """Close the connections that have been idle longest; False if none is idle.
+    def _close_idle(self, address: str | None) -> bool:
+        """Close the connections of an address, or of all, that have been idle longest, if any.
 
-        A scan of thousands takes milliseconds, so each closes one and a hundredth of the idle ones.
+        A scan of thousands takes milliseconds, so each closes one and a hundredth of the idle ones,
+        and after one that finds none, nothing is closed for ``_NONE_IDLE_S``.
         """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._none_idle_until_s.get(address, 0.0):
+            return False
         idle = [
             (since_s, number, connection)
-            for number, connection in enumerate(connections)
+            for number, connection in enumerate(
+                self._open if address is None else self._open_of[address]
+            )
             if (since_s := connection.idle_since_s) is not None
         ]
+        if not idle:
+            self._none_idle_until_s[address] = now_s + _NONE_IDLE_S
         for _, _, connection in nsmallest(1 + len(idle) // 100, idle):
             self.forget(connection)
             self.note(Cut.IDLE)
@@ -178,10 +190,11 @@ class Connections:
     def start(self) -> None:
         """Cut slow clients from now on, until ``stop``."""
         loop = asyncio.get_running_loop()
+        self._timers["look"] = loop.call_later(self._look_s, self.start)
         self._newcomers.forget()
+        self._none_idle_until_s.clear()
         for transfers in (self.leaving, self.arriving):
             transfers.cut_slow(loop.time())
-        self._timers["look"] = loop.call_later(self._look_s, self.start)
 
     def stop(self) -> None:
         """Cut the clients that have not read their answers, and log the last cuts."""

@@ -211,8 +211,7 @@ class HttpListener:
             return refused
         charged_to(AddressCharge(self._rates, address, self._now_s))
         if request.method == hdrs.METH_OPTIONS and self._cors:
-            # Without a route for OPTIONS: one that matches any path would make an unknown path
-            # a 405.
+            # Not a route for OPTIONS: one that matches any path would make an unknown path a 405.
             return _preflight()
         try:
             return await self._handled(request)
@@ -382,7 +381,8 @@ class HttpListener:
 
         def cut(cause: Cut) -> None:
             causes.append(cause)
-            deadline.reschedule(loop.time())
+            if not deadline.expired():  # else it wakes the task already
+                deadline.reschedule(loop.time())
 
         body = Transfer(address, loop.time(), cut)
         try:

@@ -29,6 +29,7 @@ class Request(web.Request):
 def may_upgrade(request: web.Request) -> bool:
     """Does the head ask for a WebSocket as RFC 6455 says?"""
     try:
-        return web.WebSocketResponse().can_prepare(request).ok
+        # RFC 6455 4.2.1: a GET; routes for GET answer HEAD, too.
+        return request.method == "GET" and web.WebSocketResponse().can_prepare(request).ok
     except ValueError:  # aiohttp raises it for a key that is not ASCII
         return False

@@ -54,8 +54,8 @@ class Limits(Section):
     """As answers_bytes_max, for one client address; a single answer may be larger. Clients that
     read at once hold nothing."""
     answer_write_s_max: float = Field(default=120, gt=0, le=3_600)
-    """Time for a client to read an answer or a WebSocket frame; after this the connection is
-    cut."""
+    """Time for a client to read an answer, each piece of a large one, or a WebSocket frame; after
+    this the connection is cut."""
     transfer_bytes_per_s_min: float = Field(default=KIB, ge=0, le=MIB)
     """The edge cuts a client that reads an answer or sends a body more slowly than this. A fifth of
     the rate of GPRS."""

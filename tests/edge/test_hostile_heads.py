@@ -231,6 +231,12 @@ async def test_an_upgrade_with_a_key_that_is_none_is_refused_and_leaves_no_line_
     assert not caplog.records
 
 
+async def test_a_socket_is_opened_by_get_alone(edge: Edge) -> None:
+    """RFC 6455 4.2.1."""
+    client = await edge.connect(REQUESTS["WebSocket"].replace(b"GET", b"HEAD", 1))
+    assert await status(client) == 426
+
+
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp"])
 @pytest.mark.parametrize("path", [b"/brief", b"/ahead"])
 async def test_a_declined_upgrade_is_answered_and_ends_the_connection(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from actors.host.clock import system_clock
-from http_edge.listener.transfers import Cut
+from http_edge.listener.connection import Connection
+from http_edge.listener.transfers import Cut, Transfer
 from http_edge.settings.settings import Rates
 from tests.edge.bare_edge import ANSWER, MIB, REQUESTS, edge_with, ended, served, status, until
 from tests.edge.mediator import WAIT_S
@@ -195,6 +196,43 @@ async def test_a_body_that_comes_slower_than_the_pace_is_cut_before_its_time_is_
         await until(lambda: edge.in_flight.bodies.size_bytes == 0)
 
 
+async def test_a_body_is_cut_once_if_its_time_is_over_and_its_task_is_not_yet_awake(
+    tmp_path: Path,
+) -> None:
+    """Time-outs and the look at the pace are timers, which one turn of the loop may run both."""
+    faults: list[Exception] = []
+    async with edge_with(tmp_path, transfer_grace_s=WAIT_S, body_read_s_max=WAIT_S) as edge:
+        bodies, loop = edge.in_flight.bodies, asyncio.get_running_loop()
+        client = await edge.connect(post(100, chunked=False))
+        await until(lambda: any(share.waiting for share in bodies._shares.values()))
+        (body,) = (body for share in bodies._shares.values() for body in share.waiting)
+
+        def look() -> None:
+            try:
+                edge.listener.connections.arriving.cut_slow(loop.time() + 1_000)
+            except RuntimeError as error:
+                faults.append(error)
+
+        body.cut(Cut.SLOW)  # its time is over in the next turn
+        loop.call_soon(look)
+        assert await status(client) == 408
+    assert faults == []
+
+
+async def test_slow_clients_are_looked_for_again_after_a_fault(tmp_path: Path) -> None:
+    def fail(_: Cut) -> None:
+        raise RuntimeError
+
+    async with edge_with(tmp_path) as edge:
+        connections = edge.listener.connections
+        before = connections._timers["look"]
+        edge.in_flight.bodies.begin(Transfer("address", -1_000.0, fail))
+        with pytest.raises(RuntimeError):
+            connections.start()
+        assert connections._timers["look"] is not before
+        before.cancel()
+
+
 @pytest.mark.parametrize(
     ("bytes_per_s_min", "seconds", "is_cut"), [(0, 500, False), (MIB, 14, True)]
 )
@@ -263,6 +301,28 @@ async def test_a_newcomer_is_refused_when_no_connection_is_idle(tmp_path: Path) 
         await until(lambda: sum(edge.in_flight._bodies_of.values()) == 2)
         await ended(await edge.connect(b""))
         assert edge.cuts(Cut.CONNECTIONS_PER_ADDRESS) == 1
+
+
+async def test_connections_that_are_refused_do_not_each_look_at_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[Connection] = []
+
+    def idle_since_s(connection: Connection) -> None:
+        looked_at.append(connection)
+
+    async with edge_with(tmp_path, connections_per_address_max=2) as edge:
+        for _ in range(2):
+            await edge.connect(post(100, chunked=False))
+        await until(lambda: sum(edge.in_flight._bodies_of.values()) == 2)
+        monkeypatch.setattr(Connection, "idle_since_s", property(idle_since_s))
+        connections, newcomer = edge.listener.connections, edge.open_connections[0]
+        refused = [connections.admit(newcomer, "127.0.0.1") for _ in range(100)]
+        assert refused == [Cut.CONNECTIONS_PER_ADDRESS] * 100
+        assert len(looked_at) == 2
+        connections.start()  # the next look
+        assert connections.admit(newcomer, "127.0.0.1") is Cut.CONNECTIONS_PER_ADDRESS
+        assert len(looked_at) == 4
 
 
 async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one(

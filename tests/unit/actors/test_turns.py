@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,39 @@ def test_what_costs_more_than_may_be_taken_is_taken_alone() -> None:
     turns.put("a", 900, "large")
     turns.put("b", 900, "other")
     assert [turns.take(400), turns.take(400), turns.take(400)] == [["large"], ["other"], []]
+
+
+class Sender:
+    """A sender that counts how often its place in a table is computed."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        Sender.looked_up += 1
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def test_an_item_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "looked_up", 0)
+    turns: Turns[int] = Turns()
+    senders = [Sender() for _ in range(1_000)]
+    for number, sender in enumerate(senders):
+        turns.put(sender, 17, number)
+    assert [turns.take(0) for _ in senders] == [[number] for number in range(1_000)]
+    assert Sender.looked_up < 8 * len(senders)
+
+
+def test_senders_that_come_and_go_are_not_remembered_while_another_waits() -> None:
+    turns: Turns[int] = Turns()
+    for number in range(10_000):
+        turns.put("always", 1, number)
+        turns.put(f"once {number}", 1, number)
+        assert len(turns.take(1)) == 1
+        assert len(turns.take(0)) == 1
+    assert len(turns._ends) < 20
 
 
 @given(STEPS)
