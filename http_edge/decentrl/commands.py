@@ -52,6 +52,7 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import (
     charge_answer,
+    charge_body,
     charge_bytes,
     charge_unproven,
     is_owing,
@@ -136,6 +137,8 @@ class CommandEndpoint:
             charge_unproven(len(body))
             return reject(command)
         read_s = perf_counter() - started_s
+        if command.has_floats or not body.isascii() or b"\\u" in body:
+            charge_body(len(body))  # its canonical form is not written by orjson: as long again
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
             charge_unproven(len(body))

@@ -45,3 +45,21 @@ async def test_an_address_pays_for_the_bytes_of_a_body_whatever_is_used_of_them(
     query = {**QUERY, "more": "x" * 40_000}
     statuses = [(await mediator.send(alice, query)).status for _ in range(11)]
     assert statuses == [200] * 10 + [429]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rates": {"per_sender_per_s": 0, "per_address_per_s": 10, "burst_s": 10}}],
+)
+@pytest.mark.parametrize(
+    "more", [[1.2345678901] * 3_000, "\U0001f600" * 10_000], ids=["floats", "astral"]
+)
+async def test_a_body_whose_canonical_form_takes_longer_to_write_is_paid_for_again(
+    mediator: Mediator, alice: Identity, clock: HandClock, more: object
+) -> None:
+    """Of 100 tokens one with 40 KB takes twenty."""
+    await mediator.register(alice)
+    clock.advance(60)
+    query = {**QUERY, "more": more}
+    statuses = [(await mediator.send(alice, query)).status for _ in range(6)]
+    assert statuses == [200] * 5 + [429]

@@ -11,6 +11,8 @@ import orjson
 import pytest
 from aiohttp import WSMsgType
 
+from actors.core.replies import Notice
+from http_edge.decentrl import frames
 from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
@@ -59,6 +61,27 @@ async def sockets_of(mediator: Mediator) -> Any:
             identity: await stack.enter_async_context(mediator.socket(identity))
             for identity in (ALICE, BOB, CAROL)
         }
+
+
+async def test_a_push_is_written_once_for_all_sockets_of_an_identity(
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes | None] = []
+    notice = frames.notice
+
+    def noted(what: Notice) -> bytes | None:
+        written.append(notice(what))
+        return written[-1]
+
+    await mediator.register(ALICE)
+    await mediator.befriend(ALICE, DAVE)
+    async with mediator.socket(ALICE) as first, mediator.socket(ALICE) as second:
+        monkeypatch.setattr(frames, "notice", noted)
+        for text in ("one", "two"):
+            message_id = await mediator.delivered(DAVE, ALICE, text)
+            for socket in (first, second):
+                assert await socket.hear() == pending(DAVE, message_id, text)
+    assert len(written) == 2
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -25,6 +25,21 @@ async def test_all_that_arrived_in_one_turn_are_read_before_any_is_answered() ->
     assert order == [f"{name} {what}" for what in ("arrived", "read", "answered") for name in "ab"]
 
 
+async def test_bodies_that_take_long_let_the_event_loop_do_its_other_work_in_between() -> None:
+    passed_s, order = [0.0], list[str]()
+    reads = BodyReads(now_s=lambda: passed_s[0])
+
+    def slow() -> None:
+        passed_s[0] += 0.003
+        order.append("read")
+
+    bodies = [asyncio.ensure_future(reads.read(1, slow)) for _ in range(5)]
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(order.append, "other work")
+    await asyncio.gather(*bodies)
+    assert order == ["read", "read", "other work", "read", "read", "read"]
+
+
 async def test_a_body_that_fails_fails_for_who_brought_it_alone() -> None:
     reads = BodyReads()
 
