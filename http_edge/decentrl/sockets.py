@@ -29,6 +29,7 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.address_charge import (
+    charge_body,
     charge_bytes,
     charge_message,
     charge_unproven,
@@ -152,7 +153,10 @@ class SocketEndpoint:
     async def _authenticate(
         self, socket: web.WebSocketResponse, client: Peer
     ) -> Authenticate | AuthRejected:
-        """Authenticate the client: return its verified message, or why it failed (10.2)."""
+        """Authenticate the client: return its verified message, or why it failed (10.2).
+
+        The bytes of its message cost its address what those of a request do.
+        """
         frames_taken = self._frame_rate()
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
@@ -161,7 +165,16 @@ class SocketEndpoint:
             return AuthRejected(AuthFailure.AUTH_TIMEOUT)
         if frame is None:
             return AuthRejected(AuthFailure.RATE_LIMITED)
-        _handled(frame, client)
+        size_bytes = _size_bytes(frame)
+        client.handled(size_bytes)
+        charge_body(size_bytes)
+        message = await self._verified(frame)
+        if isinstance(message, AuthRejected):
+            charge_bytes(size_bytes)  # the rest of the price is charged with the refusal
+        return message
+
+    async def _verified(self, frame: WSMessage) -> Authenticate | AuthRejected:
+        """The verified message in the first frame, or why it proves nothing."""
         if frame.type is not WSMsgType.TEXT:
             return AuthRejected(AuthFailure.INVALID_MESSAGE, "message: is not a text frame")
         message = frames.read_authenticate(frame.data, did_bytes_max=self._limits.did_bytes_max)
@@ -261,7 +274,7 @@ class SocketEndpoint:
                     outgoing.put(frames.ping(self._clock()))
                 continue
             await _take(message, outgoing, session)
-            _handled(message, client)
+            client.handled(_size_bytes(message))
             if frames_taken.take("", loop.time()) is not None:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
@@ -288,16 +301,16 @@ async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> No
     if is_pong and session.pings_unanswered:
         session.pings_unanswered = 0
         return
-    charge_message(0)
-    charge_bytes(len(message.data))
+    charge_message(_size_bytes(message))
     await until_paid()
 
 
-def _handled(message: WSMessage, client: Peer) -> None:
-    """Release the bytes of a message; other frames have none that count."""
-    if message.type in _WITH_MESSAGE:
-        data = message.data
-        client.handled(len(data.encode() if isinstance(data, str) else data))
+def _size_bytes(message: WSMessage) -> int:
+    """The bytes of a message; other frames have none that count."""
+    if message.type not in _WITH_MESSAGE:
+        return 0
+    data = message.data
+    return len(data.encode() if isinstance(data, str) else data)
 
 
 async def _first_message(

@@ -30,9 +30,10 @@ UNPROVEN_BYTES: Final = 16_384
 PUBLIC_BYTES: Final = 1_024
 """Bytes of a public answer that cost one token."""
 PART_BYTES: Final = 4_096
-"""Bytes of a body, or of an answer to a proven request, that cost one token. A second of
-per_address_per_s pays for 8 MiB: reading and packing them for an answer takes 80 ms, and parsing
-the worst JSON of that length most of a core (``http_edge.crypto.strict_json``)."""
+"""Bytes of a body, of a message on a socket, or of an answer to a proven request, that cost one
+token. A second of per_address_per_s pays for 8 MiB: reading and packing them for an answer takes
+80 ms, and parsing the worst JSON of that length most of a core (``http_edge.crypto.strict_json``).
+"""
 KEY_TOKENS: Final = 2
 """Tokens for each key that a message adds to a keylist or removes from it: some commands to the
 owner of the key, of 0.1 ms of a host and of an edge each, and a row that stays."""
@@ -131,7 +132,10 @@ def charge_unproven(size_bytes: int) -> None:
 
 
 def charge_bytes(size_bytes: int) -> None:
-    """Charge the current request for reading this much of a proven sender's, or a document."""
+    """Charge the current request for this many bytes as ``charge_unproven`` does.
+
+    They are of a document, of a sender beyond its rate, or of a message refused at another price.
+    """
     charge = _CHARGE.get()
     charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
 
@@ -227,7 +231,8 @@ def charge_keys(count: int) -> None:
 def charge_body(size_bytes: int) -> None:
     """Charge the current request for its body, whatever becomes of it; a short one costs nothing.
 
-    Before a body is parsed no one knows whose it is, and it may hold more than is used.
+    Before a body is parsed no one knows whose it is, and it may hold more than is used. The body of
+    a request for a Decentrl socket is the first message on it.
     """
     if (tokens := _part_tokens(size_bytes)) > 0:
         _CHARGE.get().take(tokens)

@@ -51,7 +51,7 @@ async def test_who_sends_frames_of_any_kind_without_end_is_closed(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"rates": {"per_address_per_s": 30, "burst_s": 1, "unproven_tokens": 16}}]
+    "settings", [{"rates": {"per_address_per_s": 15, "burst_s": 1, "unproven_tokens": 8}}]
 )
 async def test_what_no_one_waits_for_is_read_as_the_address_of_a_socket_pays(
     mediator: Mediator, clock: HandClock
@@ -67,17 +67,51 @@ async def test_what_no_one_waits_for_is_read_as_the_address_of_a_socket_pays(
             sockets.append(socket)
         clock.advance(1)
         for socket in sockets[:3]:
-            await socket.say(frame(TEXT, b"[" + b"0," * 16_000 + b"0]"), frame(PING, b"x"))
+            await socket.say(frame(TEXT, b"[" + b"0," * 32_000 + b"0]"), frame(PING, b"x"))
         answers = [asyncio.create_task(socket.hear()) for socket in sockets[:3]]
         assert not (await asyncio.wait(answers, timeout=0.3))[0]
         bodies = mediator.edges[0]._in_flight.bodies
-        assert bodies.size_bytes >= 2 * 32_000  # what is read and not paid for is held
+        assert bodies.size_bytes >= 2 * 64_000  # what is read and not paid for is held
         await sockets[3].say(frame(PING, b"as before"))
         assert await sockets[3].hear() == (PONG, b"as before")
         # What one of them owes for the others does not close it.
         clock.advance(60)
         assert await asyncio.gather(*answers) == [(PONG, b"x")] * 3
         assert bodies.size_bytes == 0
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 100, "burst_s": 10}}])
+async def test_the_bytes_of_a_request_cost_its_address_the_same_whichever_way_they_come(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    """Each 4 KiB cost a token; if they prove nothing, 16 more, and 16 for each 16 KiB."""
+    await mediator.register(ALICE)
+    junk = ("\N{EURO SIGN}" * 13_653 + "x").encode()
+    parts, unproven = len(junk) // 4_096, 16 + len(junk) // 1_024
+
+    def has_cost(tokens: float) -> bool:
+        has, now_s = mediator.edges[0]._listener._rates.requests.has, clock.now_ms / 1000
+        left = 1_000 - tokens
+        is_exact = has("127.0.0.1", now_s, left) and not has("127.0.0.1", now_s, left + 0.01)
+        clock.advance(60)
+        return is_exact
+
+    clock.advance(60)
+    assert (await mediator.post(junk)).status == 400
+    assert has_cost(1 + parts + unproven)
+    for path, messages in (("/ws", 0), ("/didcomm", 1)):
+        async with raw_socket(mediator.ports[0], path) as socket:
+            await socket.say(frame(TEXT, junk))
+            await socket.closing()
+        assert has_cost(1 + messages + parts + unproven), path
+    async with raw_socket(mediator.ports[0], "/ws") as socket:
+        message = orjson.dumps(mediator.authenticate(ALICE)).ljust(8_192)
+        await socket.say(frame(TEXT, message))
+        assert await socket.hear() == (TEXT, b'{"type":"AUTH_SUCCESS"}')
+        assert has_cost(1 + 2)
+        await socket.say(frame(TEXT, junk), frame(PING, b"x"))
+        assert await socket.hear() == (PONG, b"x")
+        assert has_cost(1 + parts)
 
 
 def test_what_is_longer_than_any_message_of_a_client_is_not_parsed() -> None:
