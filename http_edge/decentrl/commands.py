@@ -227,6 +227,7 @@ class CommandEndpoint:
             Submission(claim.partition, claim.sender_did, claim.key, unproven, request_id=current())
         )
         if not isinstance(reply, Done):
+            charge_unproven(size_bytes)
             return _refused(reply)
         for did in dids:
             if await self._resolver.resolve(did) is Fetch.NEEDED:

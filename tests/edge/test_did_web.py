@@ -148,3 +148,22 @@ async def test_trap_84_nothing_is_fetched_for_what_the_replay_checks_refuse(
     web_dids._remembered.clear()
     assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
     assert len(host.looked_up) == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{**ENABLED, "rates": {"per_address_per_s": 10, "burst_s": 10}}]
+)
+async def test_an_address_pays_for_a_command_that_is_repeated_before_its_sender_is_proven(
+    mediator: Mediator, host: HttpsHost
+) -> None:
+    """Of 100 tokens one takes 17, as what proves nothing does."""
+    reach(mediator, host)
+    command = mediator.command(of_the_web(host.did), QUERY)  # whose document is not there
+    web_dids: Any = mediator.edges[0]._web
+    answers = []
+    for _ in range(7):
+        web_dids._remembered.clear()
+        answers.append((await mediator.post(command)).refusal)
+    assert answers[1:6] == [(401, "DUPLICATE_NONCE")] * 5
+    assert answers[6] == (429, "RATE_LIMITED")
+    assert len(host.looked_up) == 1
