@@ -58,6 +58,10 @@ class RateLimit:
         """
         self._spend(key, now_s, tokens, owing=True)
 
+    def give_back(self, key: Key, now_s: float) -> None:
+        """Give a token back that ``key`` took for what came to nothing."""
+        self._spend(key, now_s, -1, owing=True)
+
     def has(self, key: Key, now_s: float, tokens: float) -> bool:
         """Does ``key`` have this many tokens? A key that owes does not even have 0."""
         _, full_at_s = self._bucket(key, now_s)

@@ -59,6 +59,7 @@ from http_edge.listener.address_charge import (
     large_answer,
     page_turn,
     registration_wait_s,
+    uncount_registration,
 )
 from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, in_reading_thread
 from http_edge.settings.settings import Settings
@@ -238,17 +239,19 @@ class CommandEndpoint:
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
+        why_new: Refusal | None = None
         if isinstance(result.command, Register) and result.command.admitted:
             # A new identity costs a stranger only a key: a rate per sender bounds nothing. One that
             # is refused takes nothing from the rate that the admitted ones share.
             wait_s = registration_wait_s()
-            if wait_s is not None and (await self._why_new(submission)) is not None:
+            if wait_s is not None or result.invitation_id:
+                why_new = await self._why_new(submission)
+            if wait_s is not None and why_new is not None:
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
             checked, submission = await self._check_registered(submission, result.registered_first)
             if not isinstance(checked, Registered):
                 return _refused(checked)
-        why_new = await self._why_new(submission) if result.invitation_id else None
         if why_new is Refusal.TEMPORARILY_UNAVAILABLE:
             return refuse(why_new)
         if why_new is Refusal.UNAUTHORIZED_COMMAND:
@@ -257,9 +260,9 @@ class CommandEndpoint:
             command = msgspec.structs.replace(result.command, admitted=False)
             result = msgspec.structs.replace(result, command=command)
         elif why_new is not None:
-            used = await self._use_invitation(submission, result)
-            if used is not None:
-                return reject(USED) if used.code is Refusal.INVITATION_USED else _refused(used)
+            refused = await self._use_invitation(submission, result)
+            if refused is not None:
+                return refused
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         return await self._carry_out(submission, result, size_bytes)
 
@@ -366,12 +369,17 @@ class CommandEndpoint:
 
     async def _use_invitation(
         self, submission: Submission, result: ValidatedCommand
-    ) -> Refused | None:
-        """Use up the invitation and the nonce of a registration; return the refusal, or None."""
+    ) -> Answer | None:
+        """Use up the invitation and the nonce of a registration; return None, or why it fails."""
         command = UseInvitation(result.target_did)
         use = self._aimed(submission, invitation_target(result.invitation_id), command)
         reply = await self._gateway.submit(use)
-        return reply if isinstance(reply, Refused) else None
+        if not isinstance(reply, Refused):
+            return None
+        if reply.code is Refusal.INVITATION_USED:
+            uncount_registration()
+            return reject(USED)
+        return _refused(reply)
 
     def _aimed(self, submission: Submission, target_did: str, command: Command) -> Submission:
         """The submission of a step for another identity, before the command itself."""

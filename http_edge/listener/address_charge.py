@@ -74,6 +74,11 @@ class AddressRates:
         wait_s = self._registrations_of.take(address, now_s)
         return self._registrations.take("", now_s) if wait_s is None else wait_s
 
+    def uncount_registration(self, address: str, now_s: float) -> None:
+        """Count a registration no longer for which ``registration_wait_s`` returned None."""
+        self._registrations_of.give_back(address, now_s)
+        self._registrations.give_back("", now_s)
+
 
 def rate_of(per_s: float, rates: Rates, edges: int) -> RateLimit:
     """The share of one edge in a rate: an address may reach any edge."""
@@ -156,6 +161,16 @@ def registration_wait_s() -> float | None:
     charge = _CHARGE.get()
     charge.take_unproven(0)
     return charge.rates.registration_wait_s(charge.address, charge.now_s())
+
+
+def uncount_registration() -> None:
+    """Count the registration by the current request no longer, because its invitation is used up.
+
+    Only the invitation's owner can say that, after the registration was counted. If it stayed
+    counted, those who hold a used invitation could keep the invited waiting.
+    """
+    charge = _CHARGE.get()
+    charge.rates.uncount_registration(charge.address, charge.now_s())
 
 
 def is_owing() -> bool:

@@ -91,8 +91,8 @@ class Rates(Section):
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are
     26 GB a day. Above this rate newcomers wait; registered identities can still renew. What
-    registration=invitation, allow_list or closed refuses does not count, except for an invitation
-    that is used up."""
+    registration=invitation, allow_list or closed refuses, and an invitation that is used up, does
+    not count."""
     registrations_per_address_per_s: float = Field(default=10, ge=0)
     """The same of one client address: a tenth of registrations_per_s, so that no single stranger
     shuts out all other newcomers. 50 at once: a class that installs a wallet."""

@@ -218,3 +218,20 @@ async def test_who_is_refused_an_invitation_takes_nothing_from_the_rate_of_the_i
         address = {"X-Forwarded-For": f"203.0.113.{number}"}
         statuses.append((await mediator.post(command, headers=address)).status)
     assert statuses == [401, 401, 200, 429]
+
+
+@pytest.mark.parametrize("rate", ["registrations_per_s", "registrations_per_address_per_s"])
+async def test_who_shows_a_used_invitation_takes_nothing_from_the_rate_of_the_invited(
+    start_mediator: StartMediator, clock: HandClock, rate: str
+) -> None:
+    mediator = await start_mediator(
+        protocol={"registration": "invitation"}, rates={rate: 1, "burst_s": 1}
+    )
+    used, fresh, last = (invitation(single_use=True) for _ in range(3))
+    statuses = []
+    for number, token in enumerate([used, used, used, fresh, used, last]):
+        statuses.append((await register(mediator, Identity(f"newcomer-{number}"), token)).status)
+        if number == 0:
+            clock.advance(1)
+    # Once the rate is used up it refuses, too, and gives nothing back for that.
+    assert statuses == [200, 401, 401, 200, 429, 429]

@@ -90,6 +90,21 @@ def test_a_quiet_key_has_its_whole_burst_and_no_more() -> None:
     assert abs(answers[-1] - 0.1) < 1e-9
 
 
+def test_a_token_that_is_given_back_is_there_again_and_makes_no_bucket_deeper() -> None:
+    limit = RateLimit(1, burst_s=2, keys_max=1)
+    assert [limit.take("a", 10.0) for _ in range(2)] == [None, None]
+    assert not limit.has("a", 10.0, 1)
+    limit.give_back("a", 10.0)
+    assert limit.has("a", 10.0, 1)
+    assert not limit.has("a", 10.0, 2)
+    for _ in range(3):
+        limit.give_back("a", 11.0)
+    assert limit.has("a", 11.0, 2)
+    assert not limit.has("a", 11.0, 3)
+    assert limit.take("newcomer", 11.0) is None
+    assert limit.has("a", 11.0, 1), "a full bucket makes room"
+
+
 def test_a_key_in_use_is_not_forgotten_for_newcomers() -> None:
     limit = RateLimit(1, burst_s=1, keys_max=2)
     assert [limit.take(key, 0.0) for key in ("old", "older")] == [None, None]

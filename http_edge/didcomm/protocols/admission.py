@@ -22,7 +22,11 @@ from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
-from http_edge.listener.address_charge import charge_unproven, registration_wait_s
+from http_edge.listener.address_charge import (
+    charge_unproven,
+    registration_wait_s,
+    uncount_registration,
+)
 from http_edge.settings.settings import DidComm
 
 
@@ -107,7 +111,7 @@ class Admission:
         sender may use it again, so a repeated request gets the same answer. Each try that settings
         and invitation allow counts against the registration rate of the sender's address, because a
         new identity costs a stranger only a key. Any other takes nothing from the rate that the
-        admitted ones share; whether an invitation is used up is not known before.
+        admitted ones share, nor does one with an invitation that another agent has used up.
         """
         terms = self._invitations.ids.read(invitation_id)
         rejection = self._rejection(request, terms)
@@ -125,6 +129,8 @@ class Admission:
                 return not_admitted(known)
         if rejection is None and terms is not None:
             rejection = await self._use(request, terms)
+            if rejection is NotAdmitted.INVITATION_USED:
+                uncount_registration()
         return rejection or ("" if terms is None else terms.id)
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:

@@ -184,6 +184,23 @@ async def test_who_is_not_admitted_takes_nothing_from_the_rate_of_those_who_are(
         assert await admit(asks(inviter, BOB), ours) is NotAdmitted.TOO_MANY
 
 
+async def test_who_shows_a_used_invitation_takes_nothing_from_the_rate_of_the_invited(
+    tmp_path: Path,
+) -> None:
+    async with inviter_of(tmp_path, registration="invitation") as inviter:
+        admit, used = inviter.admission.admit, inviter.invite(single_use=True)
+        assert await admit(asks(inviter, ALICE), used) == used
+        rates = AddressRates(Rates(registrations_per_s=1, burst_s=1), 1)
+        charged_to(AddressCharge(rates, "203.0.113.1", lambda: 0.0))
+        for _ in range(2):
+            assert await admit(asks(inviter, BOB), used) is NotAdmitted.INVITATION_USED
+        fresh = inviter.invite(single_use=True)
+        assert await admit(asks(inviter, CAROL), fresh) == fresh
+        # Once the rate is used up it refuses, too, and gives nothing back for that.
+        for shown in (used, inviter.invite(single_use=True)):
+            assert await admit(asks(inviter, BOB), shown) is NotAdmitted.TOO_MANY
+
+
 async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         invitation = inviter.invite(single_use=True)
