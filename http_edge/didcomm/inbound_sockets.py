@@ -143,16 +143,18 @@ class InboundSocket(InboundTransport):
     async def admit(self, sender: AgentAccount, message: Message) -> PeerState:
         """Register the agent before its message is handled, which may start live mode.
 
-        A wish for live mode opens the route: on a socket nothing else can be meant by it.
+        A wish for live mode opens the route: on a socket nothing else can be meant by it. A message
+        that is repeated for another account may have been passed by then.
         """
         if opens_route(message):
             message = msgspec.structs.replace(message, return_route="all")
         peer = await super().admit(sender, message)
-        patient = len(self._passed) < _LONG_POLLS_MAX
+        is_passed = asyncio.current_task() in self._passed
+        patient = is_passed or len(self._passed) < _LONG_POLLS_MAX
         is_peer = peer.open_route and await self._let_in(sender)
         if is_peer and ends_implicit(message):
             self._peers[sender.did].end_implicit()
-        if message.delay_ms is not None and patient:
+        if message.delay_ms is not None and patient and not is_passed:
             self._passable.set()
         is_live = is_peer and self._peers[sender.did].live_since is not None
         pump = self._peers[sender.did].pump if is_peer else None

@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 from typing import Final
 
 import aiohttp
 import pytest
 
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.server.hosts import placement_of
+from tests.edge.didcomm.newer_wallets import connected
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
@@ -87,6 +91,41 @@ async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob
     await subscribers(network, 0)
 
 
+@pytest.mark.parametrize("layout", ["two hosts"])
+async def test_a_long_poll_that_is_repeated_for_another_account_lets_only_the_next_message_pass(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    """Its key speaks for the account of an earlier one, which an edge learns from the owner."""
+    placement = placement_of(mediator.settings)
+
+    def host_of(key: KeyPair) -> str:
+        return placement.host_of(placement.partition_of(did_key(key.public)))
+
+    first = await connected(network, did_method="key")
+    host = host_of(first.connection.key)
+    new = next(key for key in iter(KeyPair.new, None) if host_of(key) == host)
+    bob = await network.bob()
+    while host_of(bob.connection.key) == host:
+        bob = await network.bob()
+    await first.rotate(new)
+    await mediator.restart()
+    asks = mediator.hosts.hold(b"DeliverMessages")
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        poll = {"batch_size": 1, **routed(), "~timing": {"delay_milli": LONG_MS}}
+        rotated = replace(bob.connection, key=new)
+        await socket.raw.send_bytes(sealed(rotated, PICKUP + "batch-pickup", **poll))
+        await asks.arrived.wait()
+        query = mediator.hosts.hold(b"QueryKeylist")
+        for kind in ("coordinate-mediation/1.0/keylist-query", "trust_ping/1.0/ping"):
+            await socket.raw.send_bytes(sealed(bob.connection, kind, **routed()))
+        await query.arrived.wait()
+        asks.released.set()
+        await subscribers(network, 3 + 1)  # both DIDs of the poll and Bob's, and the poll itself
+        query.released.set()
+        answers = [opened(bob.connection, await socket.data())["@type"] for _ in range(2)]
+    assert [each.rpartition("/")[2] for each in answers] == ["keylist", "ping_response"]
+
+
 @pytest.mark.parametrize("how", ["closes", "resets", "sends no more"])
 async def test_a_long_poll_over_http_ends_as_its_client_leaves(
     network: WalletNetwork, bob: Bob, mediator: Mediator, how: str
@@ -125,6 +164,25 @@ async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(
             named = {**routed(), **timing, "@id": f"{number}"}
             poll = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **named)
             await socket.raw.send_bytes(poll)
+        answer = opened(bob.connection, await socket.data())
+        assert answer["~thread"]["thid"] == "8"
+        assert answer["messages~attach"] == []
+
+
+async def test_a_long_poll_that_is_repeated_for_another_account_keeps_its_place(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    new = await (await connected(network, did_method="key")).rotate(KeyPair.new())
+    rotated = replace(bob.connection, key=new.connection.key)
+    await mediator.restart()
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    async with network.socket() as socket:
+        for number, connection in enumerate([*[bob.connection] * 7, rotated, bob.connection]):
+            named = {**routed(), **timing, "@id": f"{number}"}
+            poll = sealed(connection, PICKUP + "batch-pickup", batch_size=1, **named)
+            await socket.raw.send_bytes(poll)
+            if connection is rotated:
+                await subscribers(network, 3 + 8)
         answer = opened(bob.connection, await socket.data())
         assert answer["~thread"]["thid"] == "8"
         assert answer["messages~attach"] == []
