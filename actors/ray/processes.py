@@ -339,7 +339,11 @@ class RayDedicatedHost(RayIdentityHost):
         if isinstance(question, EndHost):
             if not self._is_ending:
                 self._is_ending = True
-                threading.Thread(target=self._end, name="end", daemon=True).start()
+                try:
+                    threading.Thread(target=self._end, name="end", daemon=True).start()
+                except RuntimeError:  # the process may have no more threads: the placer asks again
+                    self._is_ending = False
+                    raise
             return None
         return super().answer(question)
 

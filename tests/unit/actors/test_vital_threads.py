@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +24,10 @@ from actors.host.host import Host
 from actors.host.host_connection import HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions
+from actors.host.port import EndHost
 from actors.host.vital_thread import vital_thread
 from actors.host.writer import Writer
-from actors.ray.processes import RayIdentityHost
+from actors.ray.processes import RayDedicatedHost, RayIdentityHost
 from eventstore.log.errors import UnsafeLog
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
@@ -103,6 +105,32 @@ def test_a_host_ends_with_any_of_its_vital_threads(
     monkeypatch.setattr(os, "_exit", codes.put)
     begin(owner, log, tmp_path)
     assert codes.get(timeout=WAIT_S) == 70
+
+
+def test_a_dedicated_host_that_had_no_thread_left_to_end_ends_by_the_next_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    class Ending(RayDedicatedHost):
+        def _end(self) -> None:
+            ended.set()
+
+    def full(_: threading.Thread) -> Never:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    options = HostOptions("host", f"sqlite:{tmp_path}/log.db", [], HostLimits())
+    host = Ending(options, lambda _: None)
+    try:
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", full)
+            with pytest.raises(RuntimeError):
+                host.answer(EndHost())
+        host.answer(EndHost())
+        assert ended.wait(WAIT_S)
+    finally:
+        host.stop()
 
 
 @pytest.mark.parametrize(
