@@ -138,9 +138,15 @@ class ContinuousExport:
         self._note: bytes | None = None
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
+        self._steps = 0
+        self._erasing_at_s = self._pruning_at_s = 0.0
 
     def run(self, stopping: threading.Event) -> None:
         """Export until ``stopping`` is set; try again after each failure."""
+        # Not at each opening of the export: passing faults would put off for ever what is due.
+        began_s, settings = time.monotonic(), self._settings
+        self._erasing_at_s = began_s + min(settings.export.erased_every_s, _FIRST_ERASING_S)
+        self._pruning_at_s = began_s + min(settings.archive.prune_every_s, _FIRST_ERASING_S)
         while not stopping.is_set():
             try:
                 self._follow(stopping)
@@ -160,11 +166,6 @@ class ContinuousExport:
                 self._wait_s = min(2 * self._wait_s, self._settings.export.retry_s_max)
 
     def _follow(self, stopping: threading.Event) -> None:
-        export = self._settings.export
-        steps = 0
-        began_s, archive = time.monotonic(), self._settings.archive
-        erasing_at_s = began_s + min(export.erased_every_s, _FIRST_ERASING_S)
-        pruning_at_s = began_s + min(archive.prune_every_s, _FIRST_ERASING_S)
         with (
             contextlib.closing(opened_to_export(self._settings)) as log,
             exporter_of(self._settings, log, open_place(self._target)) as exporter,
@@ -173,23 +174,35 @@ class ContinuousExport:
                 self._publish(exporter.head_note)
                 step = exporter.step()
                 self._publish(exporter.head_note)
+                if step is not None:
+                    self._on_step(step)
+                    self._steps += 1
+                # A fault of an old file is over once this succeeds, not once a step does.
+                self._rewrite_due(exporter)
                 self._fault, self._wait_s = "", _RETRY_S_MIN
                 if step is not None:
                     self._reporter.on_step(step.last)
-                    self._on_step(step)
-                    steps += 1
-                    if steps % export.compact_files_min == 0:
-                        exporter.compact(files_min=export.compact_files_min)
-                if export.erased_every_s and time.monotonic() >= erasing_at_s:
-                    exporter.take_out_erased()
-                    erasing_at_s = time.monotonic() + export.erased_every_s
-                if archive.keep_s and time.monotonic() >= pruning_at_s:
-                    exporter.prune(system_clock() - round(archive.keep_s * 1_000), not_needed)
-                    pruning_at_s = time.monotonic() + archive.prune_every_s
                 if step is None or not step.is_full:
                     catalog = exporter.catalog
                     self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
-                    stopping.wait(export.lag_s_max)
+                    stopping.wait(self._settings.export.lag_s_max)
+
+    def _rewrite_due(self, exporter: Exporter) -> None:
+        """Rewrite files for each purpose that is due; one that fails stays due, and stops none."""
+        export, archive = self._settings.export, self._settings.archive
+        try:
+            if self._steps >= export.compact_files_min:
+                exporter.compact(files_min=export.compact_files_min)
+                self._steps = 0
+        finally:
+            try:
+                if export.erased_every_s and time.monotonic() >= self._erasing_at_s:
+                    exporter.take_out_erased()
+                    self._erasing_at_s = time.monotonic() + export.erased_every_s
+            finally:
+                if archive.keep_s and time.monotonic() >= self._pruning_at_s:
+                    exporter.prune(system_clock() - round(archive.keep_s * 1_000), not_needed)
+                    self._pruning_at_s = time.monotonic() + archive.prune_every_s
 
     def _publish(self, note: bytes | None) -> None:
         if note is not None and note != self._note:
