@@ -125,8 +125,8 @@ class ContinuousExport:
     ) -> None:
         """An export to ``settings.export.to``, which keeps the status of ``reporter`` up to date.
 
-        ``on_fault`` is called once for each new fault, ``on_head`` with each new signed head of the
-        log, also with one from another exporting process.
+        ``on_fault`` is called once for each new fault, ``on_head`` before and after each step with
+        the newest signed head of the log, which may be from another exporting process.
         """
         assert settings.export.to is not None
         self._settings = settings
@@ -135,7 +135,6 @@ class ContinuousExport:
         self._on_step = on_step
         self._on_fault = on_fault
         self._on_head = on_head
-        self._note: bytes | None = None
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
@@ -205,8 +204,7 @@ class ContinuousExport:
                     self._pruning_at_s = time.monotonic() + archive.prune_every_s
 
     def _publish(self, note: bytes | None) -> None:
-        if note is not None and note != self._note:
-            self._note = note
+        if note is not None:
             self._on_head(note)
 
     def _note_of_other(self) -> bytes | None:

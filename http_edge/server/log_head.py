@@ -8,6 +8,7 @@ own machine, asks no host and no store, and does without pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
@@ -52,7 +53,13 @@ class HeadFile:
         self._path = status_path(data_dir, _NAME, database)
 
     def publish(self, note: bytes) -> None:
-        """Let edges of this machine answer with this head; ignore a failure to write the file."""
+        """Let edges of this machine answer with this head; ignore a failure to write the file.
+
+        Called again with the same head, this writes only if that failed or the file has changed.
+        """
+        with suppress(OSError):
+            if self._path.read_bytes() == note:
+                return
         publish(self._path, note)
 
     def read(self) -> bytes | NoHead:

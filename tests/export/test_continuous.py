@@ -24,7 +24,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import open_place
-from eventstore.parquet.tree import head_in
+from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import Exported, Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
@@ -32,6 +32,7 @@ from http_edge.server import exporting
 from http_edge.server.child_process import EXPORT, keep_exporting
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
+from http_edge.server.log_head import HeadFile
 from http_edge.settings.settings import Archive, Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.tidy.modules import ROOT
@@ -294,6 +295,30 @@ def test_each_new_head_is_published_also_by_who_stands_by(
         stopping.set()
         for thread in threads:
             thread.join(WAIT_S)
+
+
+def test_a_published_head_that_was_not_written_or_is_lost_is_written_though_none_is_newer(
+    settings: Settings, log: EventLog
+) -> None:
+    Growing(log).grow()
+    often = settings.export.model_copy(update={"lag_s_max": 1e-9})
+    settings = settings.model_copy(update={"export": often})
+    published = settings.data_dir / "log-head.txt"
+    stopping, seen = threading.Event(), list[bytes | None]()
+    lost = iter([published.rmdir, published.unlink, lambda: published.write_text("no head")])
+    published.mkdir()
+
+    class Lose(Reporter):
+        def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
+            super().on_caught_up(position, complete_until_ms)
+            seen.append(published.read_bytes() if published.is_file() else None)
+            next(lost, stopping.set)()
+
+    on_head = HeadFile(settings.data_dir).publish
+    ContinuousExport(settings, Lose(None, lambda: NOW_MS), on_head=on_head).run(stopping)
+    newest = open_place(f"{settings.data_dir}/export").read_if_there(CHECKPOINT)
+    assert newest is not None
+    assert seen == [None, newest, newest, newest]
 
 
 def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
