@@ -225,7 +225,7 @@ class LogPipe:
     """A pipe for the lines of all processes on this machine; the main process reads it."""
 
     def __init__(self) -> None:
-        """Open the pipe, and copy everything that is written to it to stderr."""
+        """Open the pipe, and copy what is written to it to stderr; lines without room are lost."""
         self._reading, self._writing = os.pipe()
         threading.Thread(target=self._copy, name="log-pipe", daemon=True).start()
 
@@ -236,8 +236,12 @@ class LogPipe:
 
     def _copy(self) -> None:
         while chunk := os.read(self._reading, _CHUNK_BYTES):
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.buffer.flush()
+            for line in chunk.splitlines(keepends=True):
+                # A full disk loses lines, but must not end this thread: the pipe would stay full.
+                with suppress(OSError):
+                    sys.stderr.buffer.flush()  # an earlier line's rest first, so that none is torn
+                    sys.stderr.buffer.write(line)
+                    sys.stderr.buffer.flush()
 
 
 def _configure_actor(level: str, pipe: str, style: Style, name: str) -> None:

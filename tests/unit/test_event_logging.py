@@ -1,14 +1,18 @@
 """Log lines: one line each, JSON or text for a terminal, without what a mediator keeps secret."""
 
 import base64
+import errno
 import importlib
 import io
 import json
 import logging
 import os
+import queue
 import random
 import re
 import secrets
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ from hypothesis import strategies as st
 from http_edge.telemetry.logs import (
     LINE_BYTES_MAX,
     TEXT_CHARS_MAX,
+    LogPipe,
     configure,
     formatter,
     safe_text,
@@ -319,6 +324,49 @@ def test_a_pipe_that_is_full_or_left_drops_lines_and_stops_nothing(tmp_path: Pat
     logging.getLogger("poste.test").info("not read")
     assert 0 < len(read) < 2_000 * 350
     assert all(json.loads(line) for line in read.splitlines())
+
+
+class Disk(io.FileIO):
+    """A file on a disk with room for some more bytes."""
+
+    def __init__(self, path: Path, room_bytes: int) -> None:
+        super().__init__(path, "w")
+        self.room_bytes = room_bytes
+        self.refused: queue.Queue[int] = queue.Queue()
+
+    def write(self, data: Any) -> int:
+        size = min(len(data), self.room_bytes)
+        if not size:
+            self.refused.put(len(data))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room_bytes -= size
+        return super().write(data[:size])
+
+
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize("room_bytes", [0, 1_000])
+def test_lines_of_other_processes_arrive_whole_again_after_stderr_had_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int
+) -> None:
+    disk = Disk(tmp_path / "stderr", room_bytes)
+    line = json.dumps({"event": "too many", "field": "x" * 270}).encode() + b"\n"
+    with io.TextIOWrapper(io.BufferedWriter(disk)) as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        others = {*threading.enumerate()}
+        pipe = LogPipe()
+        (copying,) = {*threading.enumerate()} - others
+        pipe.prepare("info")("edge-1")
+        os.write(pipe._writing, line * 40)  # at once, and more than Python buffers
+        disk.refused.get(timeout=10)
+        disk.room_bytes = 1 << 20
+        logging.getLogger("poste.test").info("there is room")
+        logging.getLogger().handlers[0].close()
+        os.close(pipe._writing)
+        copying.join(10)
+        os.close(pipe._reading)
+    *early, last = [json.loads(text) for text in (tmp_path / "stderr").read_bytes().splitlines()]
+    assert len(early) >= room_bytes // len(line)
+    assert last["event"] == "there is room"
 
 
 @pytest.mark.usefixtures("logging_as_before")
