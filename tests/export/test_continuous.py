@@ -9,9 +9,10 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,14 +306,16 @@ def test_a_published_head_that_was_not_written_or_is_lost_is_written_though_none
     settings = settings.model_copy(update={"export": often})
     published = settings.data_dir / "log-head.txt"
     stopping, seen = threading.Event(), list[bytes | None]()
-    lost = iter([published.rmdir, published.unlink, lambda: published.write_text("no head")])
+    damaged = partial(published.write_text, "no head")
+    losses: list[Callable[[], object]] = [published.rmdir, published.unlink, damaged, stopping.set]
+    lose = iter(losses)
     published.mkdir()
 
     class Lose(Reporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             seen.append(published.read_bytes() if published.is_file() else None)
-            next(lost, stopping.set)()
+            next(lose)()
 
     on_head = HeadFile(settings.data_dir).publish
     ContinuousExport(settings, Lose(None, lambda: NOW_MS), on_head=on_head).run(stopping)
