@@ -34,6 +34,7 @@ from http_edge.admin.health import Health, HealthEndpoint
 from http_edge.admin.operators import QueueEndpoint, for_operators
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
 from http_edge.crypto.mediator_keys import MediatorKeys, operators_token
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.decentrl.answers import rejection_body
 from http_edge.decentrl.command_table import TABLE
 from http_edge.decentrl.commands import CommandEndpoint
@@ -404,7 +405,12 @@ class Edge:
 
 
 def _push_notifier(settings: Settings, identities: Identities) -> PushNotifier | None:
-    gateway = open_gateway(settings.push) if settings.didcomm.enabled else None
+    try:
+        gateway = open_gateway(settings.push) if settings.didcomm.enabled else None
+    except (KeyFileRefused, OSError) as error:
+        # It was usable at the start of the mediator, and messages do not need it.
+        _LOG.error("this edge sends no push notifications until it starts again: %s", error)
+        return None
     if gateway is None:
         return None
     return PushNotifier(identities, gateway, settings.push)

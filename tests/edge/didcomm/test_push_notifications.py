@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -22,6 +23,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, Mediator
 from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, in_turn
+from tests.unit.push.devices import private
 from tests.unit.push.pauses import Pauses
 
 FCM: Final = "push-notifications-fcm/1.0/"
@@ -457,3 +459,39 @@ async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
     await network.write(bobs[0], "two")
     await pauses.end_next()
     assert [each["device_token"] for each in await push.notifications(2)] == ["second", "first"]
+
+
+class TestAFileThatBecomesUnusable:
+    @pytest.fixture
+    def more(self, tmp_path: Path) -> Json:
+        return {"webhook_key_file": private(tmp_path / "key", b"k" * 32)}
+
+    @pytest.mark.parametrize("is_there", [True, False])
+    async def test_an_edge_that_starts_again_serves_without_notifications_and_logs_why(
+        self,
+        network: WalletNetwork,
+        mediator: Mediator,
+        bob: Bob,
+        push: AgentHost,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        is_there: bool,
+    ) -> None:
+        await bob.wallet.set_push_device("token", "iOS")
+        path = mediator.settings.push.webhook_key_file
+        assert path is not None
+        if is_there:
+            path.chmod(0o644)
+        else:
+            path.unlink()
+        await mediator.restart()
+        (line,) = [one for one in caplog.records if one.name == "http_edge.server.edge"]
+        assert line.levelname == "ERROR"
+        assert str(path) in line.getMessage()
+        await network.write(bob, "one")
+        assert (await bob.drained(), push.received) == (["one"], [])
+        path.unlink(missing_ok=True)
+        private(path, b"k" * 32)
+        await mediator.restart()
+        await network.write(bob, "two")
+        assert len(await push.notifications(1)) == 1
