@@ -348,13 +348,17 @@ class RayDedicatedHost(RayIdentityHost):
         return super().answer(question)
 
     def _end(self) -> None:
-        self.stop()
-        # End even if Ray does not answer.
-        threading.Timer(_END_S_MAX, os._exit, (0,)).start()
-        with contextlib.suppress(ray_errors.RayError, ValueError):
-            # Ray frees the name before it ends the process, so no caller finds a dying host.
-            ray.kill(ray.get_actor(self._options.name))
-        os._exit(0)
+        try:
+            self.stop()
+            # End even if Ray does not answer.
+            threading.Timer(_END_S_MAX, os._exit, (0,)).start()
+            with contextlib.suppress(ray_errors.RayError, ValueError):
+                # Ray frees the name before it ends the process, so no caller finds a dying host.
+                ray.kill(ray.get_actor(self._options.name))
+        except Exception:  # noqa: BLE001 - the process ends whatever it is
+            _LOG.exception("the end of this host had a fault")
+        finally:
+            os._exit(0)
 
 
 def _is_restart() -> bool:

@@ -133,6 +133,23 @@ def test_a_dedicated_host_that_had_no_thread_left_to_end_ends_by_the_next_order(
         host.stop()
 
 
+def test_a_dedicated_host_ends_even_if_it_does_not_stop_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    options = HostOptions("host", f"sqlite:{tmp_path}/log.db", [], HostLimits())
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    host = RayDedicatedHost(options, lambda _: None)
+    try:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "_exit", codes.put)
+            broken.setattr(host, "stop", fault)
+            host.answer(EndHost())
+            assert codes.get(timeout=WAIT_S) == 0
+    finally:
+        host.stop()
+
+
 @pytest.mark.parametrize(
     ("why", "is_restart", "is_tried_again"),
     [
