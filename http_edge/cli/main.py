@@ -20,6 +20,7 @@ import click
 
 from eventstore.log import errors
 from http_edge.cli import projections_program
+from http_edge.cli.entry import interrupted
 from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, stop_after
 
 SUMMARIES: Final[Mapping[str, str]] = {
@@ -58,7 +59,6 @@ _ENDINGS_OF_LOG: Final[Endings] = {
     errors.UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _CHECK_THE_LOG),
     errors.CorruptRow: (Exit.UNSAFE, "CorruptRow: {}", _CHECK_THE_LOG),
 }  # fmt: skip
-_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
 
@@ -132,9 +132,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     try:
         code = _result(args)
     except click.Abort:
-        with suppress(OSError):
-            click.echo("poste: interrupted", err=True)
-        code = _INTERRUPTED
+        code = interrupted()
     except SystemExit:
         # Click and rich exit so, without a message, if the reader of the output has ended.
         code = _NOT_READ

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.sources import SettingRefused
+from tests.tidy.modules import ROOT
 from tests.unit.cli.conftest import Run
 
 
@@ -321,6 +323,21 @@ def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("http_edge.cli.config.shown", interrupt)
     ran = run("config", "show")
     assert (ran.code, ran.err.strip()) == (130, "poste: interrupted")
+
+
+@pytest.mark.parametrize(("to", "said"), [("", b"poste: interrupted\n"), ("2>&-", b"")])
+def test_an_interrupt_while_poste_imports_ends_it_like_any_other(
+    tmp_path: Path, to: str, said: bytes
+) -> None:
+    interrupts = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "click.py").write_text(interrupts)  # found before the real one
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["poste"].partition(":")
+    code = f"from {module} import {function}; {function}()"
+    shell = ["sh", "-c", f'exec "$0" -c "$1" --help {to}', sys.executable, code]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(shell, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", said)
 
 
 def test_a_refusal_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
