@@ -135,9 +135,11 @@ class ConnectedWallet(SpeaksPickup):
     async def implicit_socket(self) -> AsyncIterator[Socket]:
         """Open a WebSocket with a return route, on which all waiting messages come (RFC 0092).
 
-        There is no acknowledgement: a message leaves its queue once this socket has read it, before
-        ``receive`` returns it. A program that ends, or leaves the block, without receiving the rest
-        loses it; live mode and ``drain`` keep each message until it is acknowledged.
+        A message leaves its queue once ``receive`` has returned it and what came with it, up to 20
+        messages; at the latest at the second ping after it, within ``didcomm.ping_interval_s`` of
+        the mediator (20 s), because a socket that answers none ends. What has not left the queue
+        when the program ends, or leaves the block, comes again; what has, and was not received, is
+        lost. Live mode and ``drain`` keep each message until it is acknowledged.
 
         Raises:
             MediatorUnreachable: the socket did not open.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple, Protocol
 
 import aiohttp
@@ -165,7 +165,8 @@ class Socket:
     """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a request and its answer.
 
     Several tasks may send requests at once. Iterating yields what ``receive`` returns, until the
-    socket ends.
+    socket ends. The pong to a ping acknowledges what came before the ping, so it waits until that
+    has been received; but of two pings in a row one is answered at once, else the socket would end.
     """
 
     def __init__(
@@ -179,6 +180,9 @@ class Socket:
         self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
         self._raw: list[asyncio.Future[Received | None]] = []
         self._ended: WalletError | None = None
+        self._unanswered: bytes | None = None
+        # The loop itself keeps no task alive.
+        self._pongs: set[asyncio.Task[None]] = set()
 
     async def say(self, message: Json) -> None:
         """Send a message without waiting for an answer.
@@ -219,7 +223,7 @@ class Socket:
         except TimeoutError as error:
             raise NoAnswer(f"nothing came for {seconds} s") from error
         received, size_bytes = self._inbox.popleft()
-        self._unreceived_bytes -= size_bytes
+        self._count_received(size_bytes)
         return received
 
     def came_about(self, message_id: str) -> Json | None:
@@ -227,7 +231,7 @@ class Socket:
         for number, (received, size_bytes) in enumerate(self._inbox):
             if not isinstance(received, bytes) and _thread(received) == message_id:
                 del self._inbox[number]
-                self._unreceived_bytes -= size_bytes
+                self._count_received(size_bytes)
                 return received
         return None
 
@@ -280,6 +284,8 @@ class Socket:
                 if frame.type in _DATA:
                     data = frame.data
                     self._take(data.encode() if isinstance(data, str) else data)
+                elif frame.type is aiohttp.WSMsgType.PING:
+                    self._answer(frame.data)
         except WalletError as error:
             ended = error
         finally:
@@ -304,6 +310,25 @@ class Socket:
             answered.set_result(received)
         else:
             self._keep(received, len(body) + _KEPT_BYTES)
+
+    def _count_received(self, size_bytes: int) -> None:
+        self._unreceived_bytes -= size_bytes
+        if not self._inbox and self._unanswered is not None:
+            self._answer(self._unanswered)
+
+    def _answer(self, ping: bytes) -> None:
+        """Send the pong to a ping, or keep the ping until what came before it is received."""
+        if self._inbox and self._unanswered is None:
+            self._unanswered = ping
+            return
+        self._unanswered = None
+        pong = asyncio.create_task(self._send_pong(ping))
+        self._pongs.add(pong)
+        pong.add_done_callback(self._pongs.discard)
+
+    async def _send_pong(self, ping: bytes) -> None:
+        with suppress(ConnectionError, aiohttp.ClientError):  # the socket has ended
+            await self.websocket.pong(ping)
 
     def _put_back(self, answer: asyncio.Future[Received | None]) -> None:
         """Keep an answer that came as its request was cancelled, so that it can be received.
@@ -346,6 +371,7 @@ async def open_socket(
                 connection.ws_url,
                 max_msg_size=_ANSWER_BYTES_MAX,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S_MAX),
+                autoping=False,
                 heartbeat=silence_s_max * _ASKED,
             )
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:

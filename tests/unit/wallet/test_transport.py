@@ -266,7 +266,7 @@ async def mediator_whose_sockets(
     """A mediator with sockets that do what a script says: its URL."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(autoping=False)
         await socket.prepare(request)
         if not reads:
             assert isinstance(request.transport, asyncio.Transport)
@@ -296,6 +296,49 @@ async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
             assert await socket.receive() == RAW
             waiting = asyncio.create_task(_until_it_ends(socket))
         await waiting
+
+
+async def test_a_pong_says_that_all_before_its_ping_was_received_unless_a_second_ping_waits(
+    wallet: Wallet, session: aiohttp.ClientSession
+) -> None:
+    answer = {**message("trust_ping/1.0/ping_response"), "~thread": {"thid": "question"}}
+    frames: list[bytes] = []
+
+    async def pings(socket: web.WebSocketResponse) -> None:
+        async def take() -> None:
+            frame = await socket.receive(10)
+            frames.append(bytes(frame.data) if frame.type is WSMsgType.PONG else b"message")
+
+        await socket.ping(b"1")  # nothing came before
+        await take()
+        for frame in (RAW, RAW):
+            await socket.send_bytes(frame)
+        await socket.ping(b"2")
+        await socket.ping(b"3")
+        await take()
+        await socket.send_bytes(RAW)
+        await socket.ping(b"4")
+        await take()
+        await socket.send_bytes(pack(orjson.dumps(answer), [wallet.connection.key.public], SERVICE))
+        await take()
+        await take()
+
+    async with (
+        asyncio.timeout(30),
+        mediator_whose_sockets(pings) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        while len(frames) < 2:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0)
+        # The answer to this message follows the last ping.
+        assert await wallet.over(socket).exchange(message(PING, "question")) == answer
+        for _ in range(2):
+            assert await socket.receive() == RAW
+            await asyncio.sleep(0)
+        await socket.send(RAW)
+        assert await socket.receive() == RAW
+        await _until_it_ends(socket)
+    assert frames == [b"1", b"3", b"message", b"message", b"4"]
 
 
 async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
