@@ -88,13 +88,14 @@ def junk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
+@pytest.mark.parametrize("end", ["", "/"], ids=["url", "url with a slash"])
 @pytest.mark.parametrize(
     "path", [one for one in EXAMPLES if one.name not in ELSEWHERE], ids=lambda path: path.stem
 )
 async def test_an_example_runs_and_reads_what_was_sent(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await run(path, tmp_path)
+    await run(path, tmp_path, end)
     assert "hello, Bob" in capsys.readouterr().out
 
 
@@ -107,15 +108,15 @@ async def test_an_example_reads_what_was_sent_after_something_that_it_cannot_rea
     assert "hello, Bob" in capsys.readouterr().out
 
 
-async def run(path: Path, tmp_path: Path) -> None:
-    """Run an example against a mediator of its own."""
+async def run(path: Path, tmp_path: Path, end: str = "") -> None:
+    """Run an example against a mediator of its own, with this end of its URL."""
     # The invitation names the mediator's URL, so the port is known before it listens.
     listen = f"127.0.0.1:{free_port()}"
     url = f"http://{listen}"
     mediator = Mediator(tmp_path, HandClock(system_clock()), listen=listen, public_url=url)
     await mediator.start()
     try:
-        await runpy.run_path(str(path))["main"](url)
+        await runpy.run_path(str(path))["main"](url + end)
     finally:
         await mediator.stop()
 

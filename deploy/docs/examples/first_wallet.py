@@ -11,7 +11,7 @@ from http_edge.clients.didcomm import Wallet, WalletError, send
 async def main(url: str) -> None:
     """Connect a wallet to the mediator of this address and write to it."""
     async with aiohttp.ClientSession() as session:
-        bob = await Wallet.connect(f"{url}/invitation", session=session, label="bob")
+        bob = await Wallet.connect(f"{url.rstrip('/')}/invitation", session=session, label="bob")
         bob.mediation = await bob.request_mediation()
         key = await bob.new_recipient()
 

@@ -131,6 +131,7 @@ class Identity:
 
 async def main(url: str) -> None:
     """Let Alice write to Bob through the mediator at this address."""
+    url = url.rstrip("/")
     async with aiohttp.ClientSession() as session:
         async with session.get(url + "/.well-known/did.json") as response:
             mediator = await response.json()

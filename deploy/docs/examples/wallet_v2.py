@@ -12,7 +12,7 @@ from http_edge.clients.didcomm import KeyPair, Recipient2, Wallet2, WalletError,
 async def main(url: str) -> None:
     """Connect a wallet to the mediator of this address, write to it, rotate its DID, end it."""
     async with aiohttp.ClientSession() as session:
-        bob = await Wallet2.connect(f"{url}/invitation", session=session)
+        bob = await Wallet2.connect(f"{url.rstrip('/')}/invitation", session=session)
         friend = await bob.new_recipient()  # Bob gives friend.did to a correspondent
         alice = Recipient2(KeyPair.new(), routing_did="", method="key")  # she needs no mediator
 
