@@ -11,8 +11,11 @@ import contextlib
 import logging
 import os
 import resource
+import shlex
+import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -137,6 +140,14 @@ def _leave_no_core_dump() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
+
+
+def _as_typed_here() -> str:
+    """What runs this program in a shell: ``poste``, or its file if the path leads elsewhere."""
+    program, found = Path(sys.argv[0]), shutil.which("poste")
+    if program.name != "poste" or (found and program.resolve() == Path(found).resolve()):
+        return "poste"
+    return shlex.quote(sys.argv[0])
 
 
 def _noted_stops() -> Sequence[signal.Signals]:
@@ -324,9 +335,10 @@ class _Mediator:
         _LOG.info("ready", extra=about)
         click.echo(f"DID   {settings.mediator_did}")
         click.echo(f"URL   {settings.url}")
-        click.echo(f"Next  poste demo --url {settings.local_url}")
+        poste = _as_typed_here()
+        click.echo(f"Next  {poste} demo --url {settings.local_url}")
         if settings.didcomm.enabled:
-            click.echo(f"Next  poste demo didcomm --url {settings.local_url}")
+            click.echo(f"Next  {poste} demo didcomm --url {settings.local_url}")
         click.echo(f"ready {settings.url} {settings.mediator_did}")
         notify_ready()
 

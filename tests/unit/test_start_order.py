@@ -60,3 +60,31 @@ async def test_systemd_learns_that_the_mediator_serves(
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         mediator._announce()
         assert systemd.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize(
+    ("path", "typed"),
+    [("{}/elsewhere:{}/its own", "poste"), ("{}/elsewhere", "'{}/its own/poste'")],
+    ids=["on the path", "not on the path"],
+)
+async def test_what_is_next_can_be_typed_where_the_mediator_was_started(
+    path: str,
+    typed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = tmp_path / "its own" / "poste"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setattr("sys.argv", [str(program), "serve"])
+    monkeypatch.setenv("PATH", path.replace("{}", str(tmp_path)))
+    settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator._announce()
+    said = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    poste = typed.replace("{}", str(tmp_path))
+    assert [rest for word, rest in said if word == "Next"] == [
+        f"{poste} demo --url http://127.0.0.1:8080",
+        f"{poste} demo didcomm --url http://127.0.0.1:8080",
+    ]
