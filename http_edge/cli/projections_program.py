@@ -27,11 +27,13 @@ _RUN: Final = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 from projections.__main__ import projections
-from projections.spark.session import interrupted
+from projections.spark.session import end_with_stdin, interrupted
 signal.signal(signal.SIGINT, interrupted)
+end_with_stdin()
 projections(prog_name="poste")
 """
-"""An interrupt during the imports ends the program without a traceback."""
+"""An interrupt during the imports ends the program without a traceback. Its stdin is a pipe, whose
+end says that this process has ended, also if it was killed."""
 _NEEDED: Final = ("pyspark", "matplotlib", "jinja2")
 """What the program imports, whichever command it runs, that the mediator does not need."""
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
@@ -80,12 +82,14 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
         Stop: Spark, or what the program needs with it, is not installed.
     """
     with _running(arguments, stdout=subprocess.PIPE) as program:
-        answer, _ = program.communicate()
+        assert program.stdout is not None
+        answer = program.stdout.read()
+        program.wait()
     return _as_shells_have_it(program.returncode), answer
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Run the program ``projections`` with these arguments, on our own stdin and stdout.
+    """Run the program ``projections`` with these arguments, on our own stdout.
 
     Raises:
         Exit: with the program's exit code, if that is not 0.
@@ -101,12 +105,17 @@ def run_program(arguments: Sequence[str]) -> None:
 def _running(
     arguments: Sequence[str], stdout: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the program within the block; at its end the program and its Java have ended."""
+    """Run the program within the block; at its end the program and its Java have ended.
+
+    In the block its stdin stays open: the program would be interrupted.
+    """
     require_program()
     command = [sys.executable, "-c", _RUN, *arguments]
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with subprocess.Popen(command, stdout=stdout) as program:  # noqa: S603 - nothing else
+        with subprocess.Popen(  # noqa: S603 - nothing else
+            command, stdin=subprocess.PIPE, stdout=stdout
+        ) as program:
             try:
                 yield program
             except BaseException:

@@ -8,12 +8,13 @@ they are.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import Final, NoReturn
 
 from py4j.java_gateway import java_import
@@ -193,6 +194,19 @@ def interrupted(*_: object) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
     raise KeyboardInterrupt
+
+
+def end_with_stdin() -> None:
+    """Interrupt this program once its stdin ends, so that it ends with the parent that holds it."""
+    main = main_thread().ident
+    assert main is not None
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        signal.pthread_kill(main, signal.SIGINT)  # in that thread it ends a wait for Java
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _in_own_java(

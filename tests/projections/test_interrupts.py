@@ -23,8 +23,9 @@ from tests.tidy.modules import ROOT
 _WAIT_S = 120
 _IN_JAVA = """
 import sys
-from projections.spark.session import open_session
+from projections.spark.session import end_with_stdin, open_session
 
+end_with_stdin()
 try:
     with open_session("local[1]") as spark:
         print("ready", flush=True)
@@ -36,16 +37,23 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.spark
-def test_an_interrupt_in_a_call_of_java_prints_no_traceback() -> None:
+@pytest.mark.parametrize("by", ["signal", "end of stdin"])
+def test_an_interrupt_in_a_call_of_java_prints_no_traceback(by: str) -> None:
     command = [sys.executable, "-c", _IN_JAVA]
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as program:
         try:
+            assert program.stdin is not None
             assert program.stdout is not None
+            assert program.stderr is not None
             assert program.stdout.readline() == b"ready\n"
-            program.send_signal(signal.SIGINT)
-            _, said = program.communicate(timeout=_WAIT_S)
+            if by == "signal":
+                program.send_signal(signal.SIGINT)
+            else:
+                program.stdin.close()
+            program.wait(_WAIT_S)
+            said = program.stderr.read()
         finally:
             program.kill()
     assert (program.returncode, said.split()) == (130, [])
@@ -58,8 +66,9 @@ def test_an_interrupt_in_a_call_of_java_prints_no_traceback() -> None:
         (os.kill, signal.SIGINT, (130, b"poste: interrupted")),
         (os.killpg, signal.SIGINT, (130, b"poste: interrupted")),
         (os.kill, signal.SIGTERM, (143, b"")),
+        (os.kill, signal.SIGKILL, (-9, b"")),
     ],
-    ids=["poste", "terminal", "terminated"],
+    ids=["poste", "terminal", "terminated", "killed"],
 )
 def test_an_interrupt_as_java_starts_is_one_line_and_leaves_no_process_and_no_file(
     send: Callable[[int, int], None],
@@ -95,3 +104,4 @@ def test_an_interrupt_as_java_starts_is_one_line_and_leaves_no_process_and_no_fi
     assert (program.returncode, said.strip()) == ended
     assert left == []
     assert [*scratch.iterdir()] == []
+    assert not (tmp_path / "tables" / "generations").exists()
