@@ -163,6 +163,13 @@ class DedicatedPlaces:
             return Placed.MOVING_NOW
         return await self._begin(did, self._release(did, owner.host, _OPERATOR))
 
+    def give_up(self) -> None:
+        """Answer the orders under way as not carried out, and later ones at once.
+
+        Without the role of the placer ``act`` is called no more, which would carry them out.
+        """
+        self._orders.give_up()
+
     def _begin(self, did: str, step: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
         """Begin a step for an identity; no other step for it begins before this one ends."""
         self._moving.add(did)

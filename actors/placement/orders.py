@@ -26,6 +26,7 @@ class DedicationOrders:
 
     def __init__(self) -> None:
         self._orders: dict[str, _Order] = {}
+        self._is_over = False
 
     def __contains__(self, did: object) -> bool:
         return did in self._orders
@@ -37,6 +38,8 @@ class DedicationOrders:
         """Take an order; return a future for its answer, which comes when it is done or overdue."""
         done: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         self._orders[did] = _Order(by, now_s, done)
+        if self._is_over:
+            self.give_up()
         return done
 
     def by(self, did: str) -> DedicationReason | None:
@@ -55,3 +58,9 @@ class DedicationOrders:
         for did, order in list(self._orders.items()):
             if now_s - order.since_s > ORDER_S_MAX:
                 self.answer(did, Placed.DID_NOT_ANSWER)
+
+    def give_up(self) -> None:
+        """Answer all orders, later ones at once: no look at the hosts will answer any more."""
+        self._is_over = True
+        for did in self:
+            self.answer(did, Placed.DID_NOT_ANSWER)

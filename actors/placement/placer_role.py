@@ -201,10 +201,11 @@ class PlacerRole:
         except LogUnavailable as error:
             _LOG.debug("%s", error)
         if not self._term.is_running():
-            was_placer, self._placer = self._placer is not None, None
-            if was_placer:
+            former, self._placer = self._placer, None
+            if former is not None:
+                former.dedicated.give_up()
                 _LOG.warning("this process is no longer the %s", self._name)
-            return not was_placer
+            return former is None
         if self._placer is None:
             _LOG.info("this process is now the %s", self._name)
             self._placer, self._successor = self._make_placer(), None

@@ -11,6 +11,9 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from actors.core.commands import Contract, Register
+from actors.core.partitioning import dedicated_host_name, shard_of
+from actors.core.submissions import Submission
 from actors.host.connected_host import ignored
 from actors.host.host_connection import Answered, HostServer
 from actors.host.host_finder import HostFinder
@@ -20,6 +23,7 @@ from actors.placement.placer import Placer
 from actors.placement.placer_link import PlacerLink
 from actors.placement.placer_role import PlacerRole
 from actors.placement.port import (
+    Dedicate,
     DrainNode,
     MoveShard,
     Placed,
@@ -40,6 +44,7 @@ SHORT_S = 2.0
 LEFT_S_MAX = 10.0
 LEASE = PlacerLease.of(0, databases=1)
 PLACER = LEASE.name
+DID = "did:x:registered"
 
 
 @pytest.fixture
@@ -403,14 +408,19 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
     await first.leave()
 
 
+def give_to_another(leases: HostLeases) -> None:
+    """Another process takes the lease of the placer, whose process lives on."""
+    (row,) = leases.living()
+    leases.take(msgspec.structs.replace(row, incarnation="another", token=b"its own"), LONG_S)
+
+
 async def test_who_has_lost_the_role_answers_no_more(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path
 ) -> None:
     link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
     first = Process(cluster, "a", tmp_path)
     await placing(link)
-    (row,) = leases.living()
-    leases.take(msgspec.structs.replace(row, incarnation="another", token=b"its own"), LONG_S)
+    give_to_another(leases)
 
     async def is_refused() -> bool:
         try:
@@ -419,4 +429,39 @@ async def test_who_has_lost_the_role_answers_no_more(
             return True
 
     await until(is_refused)
+    await first.leave()
+
+
+async def register(cluster: LocalCluster, owners: dict[str, str]) -> None:
+    """Have the owner of its shard register an identity."""
+    shard = shard_of(DID, len(SHARDS))
+    registration = Register(Contract(DID, "did:x:mediator", 2**40, b"contract", b"signed"))
+    batch = msgspec.msgpack.encode([Submission(shard, DID, b"key", command=registration)])
+    await asyncio.to_thread(cluster.hosts[owners[shard]].submit, "edge-0", batch)
+
+
+@pytest.mark.parametrize("silent", ["host-a-0", dedicated_host_name(DID, "a")])
+async def test_an_order_under_way_ends_with_the_role(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, silent: str
+) -> None:
+    """Whichever host it waits for: the owner of the shard, before it is taken, or the new one."""
+    link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
+    first = Process(cluster, "a", tmp_path)
+    await register(cluster, await placing(link))
+    former, steps = cluster.placer, list(cluster.steps)
+    cluster.silence(silent)
+    order = asyncio.create_task(link.order(Dedicate(DID)))
+
+    async def waits() -> bool:
+        return silent in cluster.hosts and len(first.role._answering) == 1
+
+    await until(waits)
+    give_to_another(leases)
+    with pytest.raises(HostUnavailable):
+        await order
+    cluster.wake(silent)
+    async with asyncio.timeout(LEFT_S_MAX):
+        await first.role._answering.finish()
+    assert not [*former.dedicated._orders]
+    assert ("submit", "host-a-0", ()) not in cluster.steps[len(steps) :]
     await first.leave()
