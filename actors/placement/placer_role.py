@@ -100,7 +100,7 @@ class PlacerRole:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
         self._has_unknown_lease = False
-        """Is a lease stored that ``run`` does not know of? It may be cancelled meanwhile."""
+        """May a lease be stored that ``run`` does not know of? It may be cancelled meanwhile."""
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
@@ -159,8 +159,8 @@ class PlacerRole:
         return self._has_unknown_lease
 
     def _take(self, lease: HostLease) -> None:
+        self._has_unknown_lease = True  # also if only the answer of the database is lost
         self._leases.take(lease, self._term.lease_s)
-        self._has_unknown_lease = True
 
     def _renewed(self, sent_s: float) -> None:
         self._has_unknown_lease = False

@@ -77,6 +77,9 @@ class CutOffLeases(HostLeases):
         self._leases = leases
         self.is_cut_off = False
         self.has_renewed = threading.Event()
+        self.has_taken = threading.Event()
+        self.may_fail: threading.Event | None = None
+        """If set, the answer to a ``take`` is lost, once this has happened."""
         self.may_answer = threading.Event()
         self.may_answer.set()
 
@@ -89,6 +92,10 @@ class CutOffLeases(HostLeases):
     @override
     def take(self, lease: HostLease, seconds: float) -> None:
         self._there.take(lease, seconds)
+        self.has_taken.set()
+        if self.may_fail is not None:
+            assert self.may_fail.wait(LEFT_S_MAX)
+            raise LogUnavailable("the answer was lost")
 
     @override
     def renew(self, lease: HostLease, seconds: float) -> bool:
@@ -197,6 +204,20 @@ async def test_who_leaves_before_it_hears_that_it_has_the_role_leaves_no_lease(
     process.running.cancel()
     await asyncio.gather(process.running, return_exceptions=True)
     process.leases.may_answer.set()
+    await process.role.leave()
+    assert leases.living() == []
+
+
+async def test_who_leaves_after_the_answer_to_its_taking_was_lost_leaves_no_lease(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    leases.take(HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token"), LONG_S)
+    process = Process(cluster, "b", tmp_path)
+    process.leases.may_fail = threading.Event()
+    assert await asyncio.to_thread(process.leases.has_taken.wait, LEFT_S_MAX)
+    process.running.cancel()
+    await asyncio.gather(process.running, return_exceptions=True)
+    process.leases.may_fail.set()
     await process.role.leave()
     assert leases.living() == []
 
