@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -49,7 +49,7 @@ _S3_OPTIONS: Final = {
     "aws_conditional_put": "etag",
 }
 _TAKEN_FOR_OTHERS: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
-"""Characters in a folder's path that the library of the table decodes as if in a URI."""
+"""Characters in a path that the library of the table decodes as if in a URI; twice in a store."""
 
 
 class TableAddress(NamedTuple):
@@ -275,15 +275,24 @@ def open_place(target: str) -> ExportPlace:
         ExportUnavailable: the target names no place, or one whose name the library of the table
             would misread, or the store cannot be reached.
     """
-    if "://" not in target:
-        try:
-            folder = str(Path(target).expanduser().absolute())
-        except RuntimeError as error:  # ~ of a user without a known home directory
-            raise ExportUnavailable(target, str(error)) from error
-        if _TAKEN_FOR_OTHERS.search(folder):
-            why = "no table can be where a name has %20 or the like, a backslash or a tab"
-            raise ExportUnavailable(folder, why)
-        return ExportPlace(fs.LocalFileSystem(), folder)
+    place = _place_of_uri(target) if "://" in target else _place_of_path(target)
+    if _TAKEN_FOR_OTHERS.search(place.root):
+        why = "no table can be where a name has %20 or the like, a backslash or a tab"
+        raise ExportUnavailable(place.root, why)
+    return place
+
+
+def _place_of_path(target: str) -> ExportPlace:
+    """The place that a path names. Raises: ExportUnavailable."""
+    try:
+        folder = str(Path(target).expanduser().absolute())
+    except RuntimeError as error:  # ~ of a user without a known home directory
+        raise ExportUnavailable(target, str(error)) from error
+    return ExportPlace(fs.LocalFileSystem(), folder)
+
+
+def _place_of_uri(target: str) -> ExportPlace:
+    """The place that a URI names. Raises: ExportUnavailable."""
     try:
         filesystem, root = fs.FileSystem.from_uri(target)
         if not root:
@@ -328,13 +337,13 @@ def _table_address(target: str, root: str) -> TableAddress:
     Raises:
         ValueError: the library of the table does not know such a store.
     """
-    parts = urlsplit(target)
+    parts, table = urlsplit(target), quote(f"{root}/{EVENTS}")
     if parts.scheme == "file":
         return TableAddress(f"{root}/{EVENTS}", {})
     if parts.scheme == "s3":
-        return TableAddress(f"s3://{root}/{EVENTS}", _S3_OPTIONS | dict(_s3_options(target)))
+        return TableAddress(f"s3://{table}", _S3_OPTIONS | dict(_s3_options(target)))
     if parts.scheme in ("gs", "gcs"):
-        return TableAddress(f"gs://{root}/{EVENTS}", {})
+        return TableAddress(f"gs://{table}", {})
     if parts.scheme in ("abfs", "abfss"):
         return TableAddress(f"{target.partition('?')[0].rstrip('/')}/{EVENTS}", {})
     raise ValueError(parts.scheme)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from tests.export.samples import (
     export_all,
     exported_log,
     exporter,
+    findings,
     whole_log,
 )
 
@@ -39,6 +41,23 @@ def test_an_export_to_s3_follows_compacts_and_reads_back(sqlite_log: EventLog, s
         export.sweep()
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert catalog_of(place).strays == []
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "a#b?c", "ünï ☃"])
+def test_an_export_may_be_at_any_name_of_a_store(
+    sqlite_log: EventLog, s3_uri: str, name: str
+) -> None:
+    place = open_place(s3_uri.replace("/mediator?", f"/{quote(name)}?"))
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, place)
+    assert place.root.endswith(f"/{name}")
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
+
+
+def test_a_name_that_stands_for_another_one_of_the_store_is_refused(s3_uri: str) -> None:
+    with pytest.raises(ExportUnavailable, match="/a%20b: no table can be where a name has"):
+        open_place(s3_uri.replace("/mediator?", "/a%2520b?"))
 
 
 def test_a_store_that_is_gone_is_said_and_the_export_goes_on_later(
