@@ -230,8 +230,10 @@ def _ends(page: int) -> tuple[int, int]:
 def overwriting(cursor: sqlite3.Cursor) -> Iterator[None]:
     """Have SQLite overwrite the old bytes of changed and deleted rows with zeros."""
     cursor.execute("PRAGMA secure_delete = ON")
-    yield
-    cursor.execute("PRAGMA secure_delete = OFF")
+    try:
+        yield
+    finally:
+        cursor.execute("PRAGMA secure_delete = OFF")
 
 
 def _overwriting(

@@ -85,6 +85,16 @@ def test_a_failed_transaction_is_undone_and_the_next_one_works(store: SqliteStor
         session.rows("INSERT INTO heartbeat VALUES (2, 2)")
 
 
+def test_what_follows_a_failure_among_overwritten_rows_is_not_overwritten_too(
+    store: SqliteStore,
+) -> None:
+    """Pages that are given up would be written once more, to no use."""
+    with pytest.raises(IntegrityError), store.writing() as session, session.overwriting():
+        session.run_many("INSERT INTO heartbeat VALUES (?, ?)", [(1, 1), (None, None)])
+    with store.writing() as session:
+        assert session.rows("PRAGMA secure_delete") == [(0,)]
+
+
 def test_a_writing_transaction_has_its_turn_before_its_first_statement(
     store: SqliteStore, path: Path
 ) -> None:
