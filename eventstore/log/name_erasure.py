@@ -66,9 +66,13 @@ _TAKEN: Final = topics_of(KeyClaimed, InvitationUsed)
 _ENDS_CONTRACT: Final = topics_of(ContractExpired, IdentityErasureBegun)
 _OF_CLAIMS: Final = topics_of(KeyClaimed, KeyReleased)
 _OF_SPEAKERS: Final = topics_of(SpeakerNamed)
-_SAID_LAST: Final = _OF_SPEAKERS | topics_of(
-    IdentityErased, IdentityRegistered, ConnectionEstablished
+COMING_BACK: Final[Sequence[type[Event]]] = (
+    IdentityRegistered,
+    ConnectionEstablished,
+    SpeakerNamed,
 )
+"""Events by which an erased identity comes back; the last one unless it names no account."""
+_SAID_LAST: Final = topics_of(IdentityErased, *COMING_BACK)
 _OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
 

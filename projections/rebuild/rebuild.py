@@ -43,6 +43,7 @@ from projections.rebuild.writing import (
 )
 from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
 from projections.tables import PROJECTIONS, RARE
+from projections.tables.agents import ACCOUNT_NAMES
 from projections.tables.erased import (
     ERASURES,
     ErasedIdentities,
@@ -55,6 +56,7 @@ from projections.tables.erased import (
     names_of,
     said_last,
     with_names,
+    without_speakers,
 )
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
@@ -157,13 +159,14 @@ class _Run:
         if not export.counts(export.last).get(ERASURES):
             return self
         if start is not None:
-            table = start.table(IDENTITIES.name)
-            identities = self._read(table, table.files)
+            earlier = [start.table(one.name) for one in (IDENTITIES, ACCOUNT_NAMES)]
+            identities, accounts = [self._read(table, table.files) for table in earlier]
             erased = erased_identities(identities)
             new = export.events(spark, start.at, self.position)
             about = _few(keep(about_names(new)))
             if not (has_events_of(new, erased) or has_nameless(about)):
                 names = keep(named_before(names_of(about), identities))
+                erased = without_speakers(erased, accounts)
                 if ERASURES not in export.types(start.at, self.position):
                     return replace(self, erased=ErasedIdentities(keep(erased)), names=names)
                 since = keep(named_before(erased_identities(said_last(about)), identities))

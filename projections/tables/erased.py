@@ -7,6 +7,8 @@ knows the erased identities, although those tables no longer have their DIDs. Th
 the rows that name identities erased since. It cannot continue rows that lost the name of their own
 stream: when an erased identity has come back, it makes all tables anew.
 
+A DID that speaks for an account again after its erasure counts as come back, as in the log.
+
 Names leave the export, too (``eventstore.log.name_erasure``), from some of its files earlier than
 from others. So all rows of an erased identity, even of one that has come back, get one name before
 tables are made of them (``with_names``).
@@ -27,19 +29,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from eventstore.log.events import (
-    ConnectionEstablished,
-    IdentityErased,
-    IdentityRegistered,
-    type_name,
-)
+from eventstore.log.events import IdentityErased, SpeakerNamed, type_name
+from eventstore.log.name_erasure import COMING_BACK
 from eventstore.log.streams import ERASED as LEFT
 from eventstore.log.streams import KINDS, NAMESPACE
 
 ERASED: Final = "erased"
 """Replaces the DID of an erased identity."""
 ERASURES: Final = type_name(IdentityErased)
-_COMING_BACK: Final = (type_name(IdentityRegistered), type_name(ConnectionEstablished))
+_COMING_BACK: Final = tuple(map(type_name, COMING_BACK))
+_NAMED: Final = type_name(SpeakerNamed)
 _DIDS: Final = (
     *("identity", "sender_did", "recipient_did", "requestor_did", "did", "peer_did"),
     *("owner_did", "by_did", "speaker_did", "account_did"),
@@ -96,13 +95,25 @@ def erased_identities(rows: DataFrame) -> DataFrame:
     return rows.where("erased").select("stream", "identity")
 
 
+def without_speakers(erased: DataFrame, account_names: DataFrame) -> DataFrame:
+    """The erased identities but those that speak for an account, by the table of account names.
+
+    The table of identities calls these erased, too, until they register or connect.
+    """
+    speakers = account_names.where(F.col("account_did") != ERASED).select("stream")
+    return erased.join(speakers, "stream", "left_anti")
+
+
 def about_names(events: DataFrame) -> DataFrame:
     """Select the events that end a name, bring it back, or have lost it: few of a log.
 
     These rows answer all questions about names, so the caller keeps them.
     """
     is_said = F.col("type").isin(ERASURES, *_COMING_BACK)
-    return events.where(is_said | _is_left()).select("stream", "type", "version", "identity")
+    account = F.col("owner_did")
+    speaks = (F.col("type") == _NAMED) & (account != "") & ~account.startswith(LEFT)
+    place = ("stream", "type", "version", "identity")
+    return events.where(is_said | _is_left()).select(*place, speaks.alias("speaks"))
 
 
 def said_last(about: DataFrame) -> DataFrame:
@@ -112,7 +123,9 @@ def said_last(about: DataFrame) -> DataFrame:
     Identities that these events do not concern are left out.
     """
     said = about.where(F.col("type").isin(ERASURES, *_COMING_BACK))
-    erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
+    # A DID that an account has let go is what it was before it spoke for that.
+    others = F.when(F.col("type") != _NAMED, F.col("version"))
+    erased = F.max_by(F.col("type") == ERASURES, others) & ~F.max_by("speaks", "version")
     # The text in place of a name that left sorts after any DID.
     return said.groupBy("stream").agg(erased.alias("erased"), F.min("identity").alias("identity"))
 

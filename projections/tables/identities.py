@@ -96,7 +96,7 @@ IDENTITIES: Final = Projection(
         "removed_at": "when messages last left its queue",
         "refusing": "its queue refused a message since it last changed",
         "dedicated": "it is a partition of its own instead of belonging to its shard",
-        "erased": "it was erased, and has not come back",
+        "erased": "it was erased, and has not registered or connected since",
     },
     tuple(dict.fromkeys(type_name(kind) for kind in TOPIC_BY_TYPE if kind is not BatchSealed)),
     _identities,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from actors.core.commands import NameSpeaker
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
-from eventstore.log.streams import erased_name
+from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.write.step import Bounds
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_retention_contract import Mediator
 from tests.export.forging import SampleExport, with_value
-from tests.export.samples import export_all, findings
+from tests.export.samples import export_all, exported_rows, findings
 from tests.export.test_names_in_export import GONE, STAYS, places_of, take_out
+from tests.unit.actors.given import run, unclaimed
 
 
 @pytest.fixture(scope="module")
@@ -75,4 +77,21 @@ def test_a_name_that_stands_in_the_first_row_of_a_file_alone_leaves_it(
     assert places_of(place, GONE)
     assert take_out(sqlite_log, place).names
     assert places_of(place, GONE) == []
+    assert findings(place) == []
+
+
+def test_a_did_that_speaks_for_an_account_after_its_erasure_has_its_name_again(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    mediator = Mediator(sqlite_log)
+    settle(mediator, GONE)
+    erase(mediator, GONE)
+    export_all(sqlite_log, place)
+    assert take_out(sqlite_log, place).names
+    run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
+    export_all(sqlite_log, place)
+    stream = identity_stream(GONE).bytes
+    *before, spoke = [row["identity"] for row in exported_rows(place) if row["stream"] == stream]
+    assert set(before) == {erased_name(GONE)}
+    assert spoke == GONE
     assert findings(place) == []

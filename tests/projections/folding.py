@@ -42,7 +42,7 @@ from eventstore.log.events import (
     SpeakerNamed,
 )
 from eventstore.log.faults import Fault, Finding
-from eventstore.log.streams import partition_stream, stream_of
+from eventstore.log.streams import is_erased_name, partition_stream, stream_of
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.columns import identity_of
 from tests.histories import LIMITS
@@ -109,10 +109,13 @@ def fold(log: EventLog) -> dict[str, Rows]:
 
 
 def _is_erased(stored: list[Stored]) -> bool:
-    """Was the identity erased, and has not come back?"""
-    said = (IdentityErased, IdentityRegistered, ConnectionEstablished)
-    last = [e.event for e in stored if isinstance(e.event, said)][-1:]
-    return any(isinstance(event, IdentityErased) for event in last)
+    """Was the identity erased, and has not come back, nor speaks for an account again?"""
+    said = (IdentityErased, IdentityRegistered, ConnectionEstablished, SpeakerNamed)
+    events = [e.event for e in stored if isinstance(e.event, said)]
+    account = [e.account_did for e in events[-1:] if isinstance(e, SpeakerNamed)]
+    last = [e for e in events if not isinstance(e, SpeakerNamed)][-1:]
+    is_erased = any(isinstance(event, IdentityErased) for event in last)
+    return is_erased and not any(did and not is_erased_name(did) for did in account)
 
 
 def _unnamed(row: tuple[Any, ...], erased: set[bytes]) -> tuple[Any, ...]:

@@ -387,13 +387,13 @@ def test_tables_are_the_same_when_names_have_left_the_export(
 def test_a_stream_has_one_name_where_its_name_left_some_of_its_events(spark: SparkSession) -> None:
     """Also as of a time before anybody was erased: names leave the whole export."""
     rows = [
-        (b"1", "identity-registered", 1, "did:a"),
-        (b"1", "message-queued", 2, "erased:31"),
-        (b"2", "key-claimed", 1, "key:erased:32"),
-        (b"2", "key-released", 2, "key:k"),
-        (b"3", "identity-registered", 1, "did:c"),
+        (b"1", "identity-registered", 1, "did:a", None),
+        (b"1", "message-queued", 2, "erased:31", None),
+        (b"2", "key-claimed", 1, "key:erased:32", "did:a"),
+        (b"2", "key-released", 2, "key:k", None),
+        (b"3", "identity-registered", 1, "did:c", None),
     ]
-    schema = "stream binary, type string, version long, identity string"
+    schema = "stream binary, type string, version long, identity string, owner_did string"
     events = spark.createDataFrame(rows, schema)
     named = with_names(events, names_of(about_names(events)))
     found = {(bytes(row.stream), row.identity) for row in named.collect()}

@@ -23,12 +23,11 @@ from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     BatchSealed,
-    ConnectionEstablished,
     Event,
-    IdentityRegistered,
     topics_of,
 )
 from eventstore.log.faults import Head
+from eventstore.log.name_erasure import COMING_BACK
 from eventstore.log.row_check import head_after, require_types
 from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
@@ -65,7 +64,7 @@ class ExportStep:
     """Whether the log may have more rows already."""
 
 
-_COMING_BACK: Final = topics_of(IdentityRegistered, ConnectionEstablished)
+_COMING_BACK: Final = topics_of(*COMING_BACK)
 
 
 class IdentityNames:
