@@ -223,16 +223,18 @@ class _Mediator:
             return int(self._exit)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings, self._away)
-            await self._node.join()
-            if self._away:
+            if await self._unless_stopping(self._node.join()) and self._away:
                 await self._refuse_alone(self._node)
+            if self._stopping.is_set():
+                await self._node.stop()
+                return int(self._exit)
         watching = [asyncio.create_task(each) for each in self._start()]
         watching += [asyncio.create_task(self._serve_once_back(number)) for number in self._away]
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges.values()]
         serving.append(asyncio.create_task(self._clock.run()))
         try:
             async with metrics_served(self._scrape().seen, self._metrics, self._token):
-                if await self._is_ready():
+                if await self._unless_stopping(self._until_ready()):
                     self._announce()
                     await self._stopping.wait()
         finally:
@@ -342,9 +344,9 @@ class _Mediator:
         click.echo(f"ready {settings.url} {settings.mediator_did}")
         notify_ready()
 
-    async def _is_ready(self) -> bool:
-        """Wait until the mediator serves; return False if a signal stops it before."""
-        starting = asyncio.create_task(self._until_ready())
+    async def _unless_stopping(self, step: Coroutine[Any, Any, None]) -> bool:
+        """Run a step of the start; return False if a signal stops the mediator before its end."""
+        starting = asyncio.create_task(step)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

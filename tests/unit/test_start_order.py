@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eventstore.log.host_leases import LEASE_S_MAX, HostLease
+from eventstore.stores.open_log import open_host_leases
 from http_edge.server import serve
-from http_edge.settings.settings import Settings
+from http_edge.server.exits import Exit
+from http_edge.settings.settings import Limits, Settings
 
 WAIT_S = 10.0
 
@@ -44,6 +49,23 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
         assert settings.operators_address_path.read_text() == settings.operators_url
         host.may_answer.set()
         await starting
+
+
+async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_host_and_no_edge(
+    tmp_path: Path,
+) -> None:
+    limits, nothing = Limits(host_lease_s=LEASE_S_MAX), object()
+    settings = Settings(data_dir=tmp_path, limits=limits).on_node("a", "127.0.0.1")
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    with closing(open_host_leases(settings.log_dsn)) as leases:
+        leases.take(HostLease("host-a-0", "a", "killed", "127.0.0.1", 1, b""), LEASE_S_MAX)
+        serving = asyncio.create_task(mediator.serve([]))
+        async with asyncio.timeout(WAIT_S):
+            while mediator._node is None:  # noqa: ASYNC110 - its start sets no event
+                await asyncio.sleep(0)
+            mediator._stop_on(signal.SIGTERM)
+            assert await serving == Exit.OK
+    assert (mediator._node._roles, mediator._hosts, mediator._edges) == ([], {}, {})
 
 
 @pytest.mark.parametrize(
