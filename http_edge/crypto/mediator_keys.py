@@ -47,6 +47,11 @@ class MediatorKeys:
         """The X25519 public key."""
         return key_agreement.public_key(self.pre_private)
 
+    @property
+    def public_halves(self) -> tuple[bytes, bytes]:
+        """The Ed25519 and the X25519 public key, 32 bytes each, by which keys are compared."""
+        return self.signing_public, self.pre_public
+
     def sign(self, message: bytes) -> bytes:
         """The signature of a message by the signing key."""
         return signatures.sign(self.signing_seed, message)

@@ -19,6 +19,7 @@ from actors.host.vital_thread import end_failed_start, end_process
 from actors.placement.placer_link import PlacerLink, PlacerLinks
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.dispatch.routes import Routes
 from http_edge.server.databases_away import read_away
 from http_edge.server.hosts import host_finder, placement_of
@@ -41,9 +42,13 @@ _LOG = logging.getLogger(__name__)
 class RayEdge:
     """One edge process. ``serve`` runs until ``stop``; call it again after a restart."""
 
-    def __init__(self, name: str, settings: Settings, prepare: Prepare) -> None:
+    def __init__(
+        self, name: str, settings: Settings, prepare: Prepare, public_halves: tuple[bytes, bytes]
+    ) -> None:
+        """An edge of the mediator with the keys of these ``MediatorKeys.public_halves``."""
         prepare(name)
         self._settings = settings
+        self._public_halves = public_halves
         self._name = name
         placement = placement_of(settings)
         self._finder = host_finder(settings, lambda: read_away(settings))
@@ -72,8 +77,14 @@ class RayEdge:
     async def _started(self) -> Edge:
         from http_edge.server.edge import Edge  # noqa: PLC0415 - the main process needs none of it
 
-        # They exist since the start of the mediator: other keys would make it another one.
+        # They exist since the start of the mediator: other keys would make it another one. Only
+        # that start has compared them with the log.
         keys = load(self._settings.keys_path)
+        if keys.public_halves != self._public_halves:
+            raise KeyFileRefused(
+                f"the keys in {self._settings.keys_path} have changed since the start of the"
+                " mediator: restore them"
+            )
         edge: Edge = Edge(
             self._name,
             self._settings,
@@ -160,8 +171,14 @@ def edge_name(index: int, node: str = "") -> str:
     return f"edge-{node}-{index}" if node else f"edge-{index}"
 
 
-def start_edge(name: str, settings: Settings, prepare: Prepare) -> Any:
-    """Start an edge as an actor: Ray restarts it whenever it dies; it ends with this process."""
+def start_edge(
+    name: str, settings: Settings, prepare: Prepare, public_halves: tuple[bytes, bytes]
+) -> Any:
+    """Start an edge as an actor: Ray restarts it whenever it dies; it ends with this process.
+
+    The arguments are those of ``RayEdge``. It reads the keys from their file, also after a restart,
+    so that Ray never has the private ones.
+    """
     remote = ray.remote(RayEdge).options(
         name=name,
         max_restarts=-1,
@@ -169,4 +186,4 @@ def start_edge(name: str, settings: Settings, prepare: Prepare) -> Any:
         max_concurrency=10_000,
         num_cpus=0,
     )
-    return remote.remote(name, settings, prepare)
+    return remote.remote(name, settings, prepare, public_halves)

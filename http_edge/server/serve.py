@@ -30,7 +30,7 @@ from ray import exceptions as ray_errors
 from actors.host.clock import system_clock
 from actors.ray import processes
 from actors.ray.hang_watch import keep_answering
-from http_edge.crypto.mediator_keys import operators_token
+from http_edge.crypto.mediator_keys import load, operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.child_process import keep_archiving, keep_exporting
@@ -111,11 +111,12 @@ def _served(
     """Start Ray, hosts and edges, and serve until a signal to stop; return the exit code."""
     code: int = Exit.INTERNAL
     noted = _noted_stops()
+    keys = load(settings.keys_path).public_halves
     token = operators_token(settings.operators_token_path)
     folder = _start_ray(settings.data_dir)
     try:
         settings.served_url_path.write_text(settings.url)
-        mediator = _Mediator(settings, away, metrics, token, clock, started_s=started_s)
+        mediator = _Mediator(settings, away, metrics, token, clock, keys, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     except Stop as stop:
         code = stop.exit_code
@@ -185,19 +186,21 @@ def _on_node(settings: Settings) -> Settings:
 class _Mediator:
     """The hosts and edges of one ``poste serve``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
         settings: Settings,
         away: dict[int, str],
         metrics: socket.socket | None,
         token: str,
         clock: ClockWatch,
+        keys: tuple[bytes, bytes],
         *,
         started_s: float,
     ) -> None:
         """A mediator after the start of Ray; its own start began at ``started_s``, monotonic.
 
-        ``away`` has the reason for each database that is not served, by its number.
+        ``away`` has the reason for each database that is not served, by its number. ``keys`` are
+        the public halves of the keys that the log belongs to.
         """
         self._settings = settings
         self._away = away
@@ -205,6 +208,7 @@ class _Mediator:
         self._metrics = metrics
         self._token = token
         self._clock = clock
+        self._keys = keys
         self._node: ClusterNode | None = None
         self._started_s = started_s
         self._prepare = LogPipe().prepare(settings.log_level)
@@ -279,7 +283,7 @@ class _Mediator:
         silent_s_max = self._settings.limits.process_silent_s_max
         for index in range(self._settings.edges):
             name = edge_name(index, self._settings.node or "")
-            edge = self._edges[name] = start_edge(name, self._settings, self._prepare)
+            edge = self._edges[name] = start_edge(name, self._settings, self._prepare, self._keys)
             yield keep_answering(name, edge.listening.remote, silent_s_max)
 
     def _start_database(

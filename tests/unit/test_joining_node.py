@@ -17,6 +17,8 @@ from http_edge.server.ray_edge import RayEdge
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import until
 
+KEYS = (bytes(32), bytes(32))
+
 
 @pytest.fixture
 def settings(tmp_path: Path, two_postgres_urls: str) -> Settings:
@@ -67,7 +69,7 @@ async def test_rows_of_a_database_that_has_not_passed_the_checks_name_no_host_an
                 leases.take(ours, LEASE_S_MAX)
     away = {1: "a part of another log"}
     publish_away(tmp_path, away)
-    node, edge = ClusterNode(settings, away), RayEdge("edge-0", settings, lambda _name: None)
+    node, edge = ClusterNode(settings, away), RayEdge("edge-0", settings, lambda _: None, KEYS)
     with closing(node._finder), closing(edge._finder):
         for finder in (node._finder, edge._finder):
             found = {name: lease.incarnation for name, lease in (await finder.living()).items()}
@@ -85,7 +87,7 @@ async def test_an_edge_that_cannot_read_which_databases_are_served_finds_no_furt
     with closing(open_host_leases(settings.log_dsns[0])) as leases:
         leases.take(HostLease("host-a-0-0", "a", "ours", "127.0.0.1", 1, b""), LEASE_S_MAX)
     publish_away(tmp_path, {})
-    before, after = [RayEdge(name, settings, lambda _: None) for name in ("edge-0", "edge-1")]
+    before, after = [RayEdge(f"edge-{n}", settings, lambda _: None, KEYS) for n in range(2)]
     with closing(before._finder), closing(after._finder):
         assert "host-a-0-0" in await before._finder.living()
         (tmp_path / "databases-away.json").write_bytes(b"")

@@ -11,6 +11,8 @@ import pytest
 
 from actors.core.partitioning import dedicated_host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
+from http_edge.crypto.mediator_keys import MediatorKeys, create
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.ray_edge import RayEdge, _on_loop_fault
 from http_edge.settings.settings import Settings
 
@@ -29,12 +31,28 @@ async def test_an_edge_ends_when_its_connections_run_out_of_memory_and_for_no_ot
     assert codes == [70]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [MediatorKeys(bytes(range(32)), bytes(32)), MediatorKeys(bytes(32), bytes(range(32)))],
+    ids=["signing key", "pre-key"],
+)
+async def test_an_edge_that_starts_again_does_not_listen_with_keys_that_have_changed_meanwhile(
+    tmp_path: Path, changed: MediatorKeys
+) -> None:
+    settings = Settings(data_dir=tmp_path, listen="127.0.0.1:0")
+    create(settings.keys_path, changed)
+    at_the_start = MediatorKeys(bytes(32), bytes(32)).public_halves
+    edge = RayEdge("edge-0", settings, lambda _name: None, at_the_start)
+    with pytest.raises(KeyFileRefused, match="have changed since the start"):
+        await edge._started()
+
+
 async def test_the_placer_of_a_database_says_nothing_about_identities_of_others_nor_before_it_knows(
     tmp_path: Path,
 ) -> None:
     log = "postgresql://poste@db.invalid/first postgresql://poste@db.invalid/second"
     settings = Settings(data_dir=tmp_path, log=log).on_node("a", "127.0.0.1")
-    edge = RayEdge("edge-0", settings, lambda _name: None)
+    edge = RayEdge("edge-0", settings, lambda _name: None, (bytes(32), bytes(32)))
     routes, dids, tables = edge._routes, list[str](), list[PlacementTable]()
     database_of = routes.placement.database_of
     for database in range(2):

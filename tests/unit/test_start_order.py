@@ -37,7 +37,7 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
     tmp_path: Path,
 ) -> None:
     settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     edge, host = Waiting(), Waiting()
     mediator._edges, mediator._hosts = {"edge-0": edge}, {"host-0": host}
     starting = asyncio.create_task(mediator._until_ready())
@@ -56,7 +56,7 @@ async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_hos
 ) -> None:
     limits, nothing = Limits(host_lease_s=LEASE_S_MAX), object()
     settings = Settings(data_dir=tmp_path, limits=limits).on_node("a", "127.0.0.1")
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     with closing(open_host_leases(settings.log_dsn)) as leases:
         leases.take(HostLease("host-a-0", "a", "killed", "127.0.0.1", 1, b""), LEASE_S_MAX)
         serving = asyncio.create_task(mediator.serve([]))
@@ -76,7 +76,7 @@ async def test_systemd_learns_that_the_mediator_serves(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the whole path may be longer than that of a socket may be
     settings, nothing = Settings(data_dir=tmp_path), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
         systemd.bind(address.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", address)
