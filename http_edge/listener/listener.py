@@ -13,7 +13,6 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Final
@@ -32,6 +31,7 @@ from http_edge.listener.address_charge import (
     charged_to,
     rate_of,
 )
+from http_edge.listener.bounded_server import BoundedServer
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
@@ -52,7 +52,7 @@ from http_edge.listener.routes import (
     retry_after_s,
 )
 from http_edge.listener.transfers import Cut, Transfer
-from http_edge.settings.settings import Limits, Settings
+from http_edge.settings.settings import Settings
 from http_edge.telemetry import request_id
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import RefusalCounts
@@ -60,12 +60,6 @@ from http_edge.telemetry.refusal_counts import RefusalCounts
 _LOG = logging.getLogger(__name__)
 # aiohttp logs the text of each client that names sub-protocols, of which this server has none.
 logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
-_BACKLOG: Final = 1_024
-_ACCEPTED_AT_ONCE: Final = 64
-_KERNEL_BYTES: Final = 64 * 1024
-"""Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
-_SHUTDOWN_S: Final = 1.0
-"""How long clients may take to read their last answers once the edge has drained."""
 _LIMITED_AT_ONCE: Final = 32
 """Refused requests of one address that wait equally long for their answers: each further group of
 this size waits ``rates.limited_answer_s`` longer, up to ten times that."""
@@ -148,32 +142,17 @@ class HttpListener:
             in_flight.sockets.setdefault(group.protocol, 0)
             for route in group.routes:
                 self._router.add(route, group, self._handler(route, group))
-        self._server: asyncio.Server | None = None
-        self._runner: web.ServerRunner | None = None
+        self._server = BoundedServer(
+            self._guard, self._answer_malformed, self.connections, settings.limits, _Request
+        )
 
     async def start(self, listening: socket.socket) -> None:
         """Accept connections on a listening socket, within the limits."""
-        loop = asyncio.get_running_loop()
-        # Not a ``web.Application``: before its middlewares it reads paths and ``Expect`` in ways
-        # that take long or fail.
-        server = web.Server(self._guard, request_factory=partial(_Request, loop=loop))
-        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
-        await self._runner.setup()
-        _bound_kernel(listening, self._limits)
-        parts = server, self.connections, self._limits, self._answer_malformed, loop
-        connect = partial(Connection, *parts)
-        # The loop may accept up to ``backlog`` connections before the first of them is counted.
-        self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
-        listening.listen(_BACKLOG)
-        self.connections.start()
+        await self._server.start(listening)
 
     async def stop(self) -> None:
         """Stop accepting connections, and end the open ones."""
-        if self._server is not None:
-            self._server.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        self.connections.stop()
+        await self._server.stop()
 
     def _handler(self, route: Route, group: RouteGroup) -> Handler:
         """Wrap the handler of a route in the limits of its kind."""
@@ -477,16 +456,6 @@ async def _say_continue(request: web.Request) -> None:
     if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # a fault of the handler can still be answered
-
-
-def _bound_kernel(listening: socket.socket, limits: Limits) -> None:
-    """Bound the kernel's buffers of each accepted connection, and how long unsent bytes stay."""
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # The timeout also applies to connections that this edge has closed.
-        timeout_ms = round(limits.answer_write_s_max * 1000)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
 def _preflight() -> web.Response:

@@ -24,18 +24,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from functools import partial
-from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
-from aiohttp.web_protocol import RequestHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from typing_extensions import override
 
 from actors.core.partitioning import is_shard
 from actors.host.clock import Clock
@@ -43,11 +39,14 @@ from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
 from http_edge.admin.operators import for_operators
 from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
-from http_edge.listener.request import Request
+from http_edge.listener.bounded_server import BoundedServer
+from http_edge.listener.connections import Connections
+from http_edge.listener.in_flight import InFlight
 from http_edge.server import archive_status, export_status
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
-from http_edge.settings.settings import Settings, split_listen
+from http_edge.settings.settings import Limits, Settings, split_listen
+from http_edge.settings.value_types import KIB
 
 _LOG = logging.getLogger(__name__)
 PATH: Final = "/metrics"
@@ -57,6 +56,8 @@ _FRESH_S: Final = 1.0
 _ANSWER_S_MAX: Final = 3.0
 """A host waits 2 s for figures of its writer and its log, then answers without them; Prometheus
 waits 10 s."""
+_LIMITS: Final = Limits(connections_max=64, head_bytes_max=16 * KIB, header_bytes_max=8 * KIB)
+"""What strangers may make this process hold: in ``poste serve`` its end ends all others."""
 _R = TypeVar("_R")
 
 AskReport: TypeAlias = Callable[..., Awaitable[bytes]]
@@ -394,32 +395,6 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
         yield found
 
 
-class _Server(web.Server):
-    """A server of connections that log nothing of malformed HTTP."""
-
-    @override
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, access_log=None)  # type: ignore[arg-type]  # aiohttp means it so
-
-
-class _Connection(RequestHandler):
-    """A connection on which malformed HTTP is answered, and not logged with a traceback."""
-
-    @override
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return super().handle_error(request, status, exc, message)
-        response = web.Response(status=status)
-        response.force_close()
-        return response
-
-
 @contextlib.asynccontextmanager
 async def metrics_served(
     shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, token: str
@@ -444,15 +419,23 @@ async def metrics_served(
             raise web.HTTPMethodNotAllowed(request.method, _METHODS)
         return await authorized(request)
 
-    # Not a ``web.Application``: see ``http_edge.listener.listener``.
-    factory = partial(Request, loop=asyncio.get_running_loop())
-    runner = web.ServerRunner(_Server(answer, request_factory=factory))
-    await runner.setup()
+    async def malformed(_request: web.BaseRequest, status: int) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    connections = Connections(
+        _LIMITS,
+        InFlight(_LIMITS).bodies,
+        address_of=lambda host: host,
+        affords=lambda _address, _newcomers: True,
+        on_cut=lambda _cause: None,
+        headers={},
+    )
+    server = BoundedServer(answer, malformed, connections, _LIMITS)
+    await server.start(on)
     try:
-        await web.SockSite(runner, on).start()
         host, port = on.getsockname()[:2]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         _LOG.info("metrics are served", extra={"url": f"http://{address}{PATH}"})
         yield
     finally:
-        await runner.cleanup()
+        await server.stop()

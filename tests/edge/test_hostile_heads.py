@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from actors.host.clock import system_clock
 from http_edge.listener.request import Request
+from http_edge.server import metrics
 from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
 from tests.calls import calls_counted
-from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, served, status
+from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, served, status, until
 from tests.edge.mediator import WAIT_S
 
 LONG: Final = 15_000
@@ -133,6 +136,76 @@ async def test_malformed_http_writes_nothing_to_the_log_where_metrics_are_served
                 assert (await reader.read()).split()[1] == b"400"
             writer.close()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@asynccontextmanager
+async def metrics_listener() -> AsyncIterator[tuple[str, int]]:
+    """The address of a listener of metrics, whose token is ``t``."""
+
+    async def shown() -> CollectorRegistry:
+        return CollectorRegistry()
+
+    with socket.create_server(("127.0.0.1", 0)) as on:
+        async with metrics_served(shown, on, "t"):
+            yield on.getsockname()
+
+
+async def test_a_head_without_end_ends_its_connection_where_metrics_are_served() -> None:
+    fields = [b"A%d: %s\r\n" % (number, b"a" * 8_000) for number in range(120)]
+    async with metrics_listener() as address, asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n" + b"".join(fields))
+        with contextlib.suppress(ConnectionResetError):  # it may overtake the answer
+            assert (await reader.read()).split()[1] == b"400"
+        writer.close()
+
+
+async def test_connections_are_bounded_and_a_scrape_is_answered_where_metrics_are_served() -> None:
+    loop = asyncio.get_running_loop()
+
+    def is_open(client: socket.socket) -> bool:
+        try:
+            return bool(client.recv(1))
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+
+    async with metrics_listener() as address:
+        with contextlib.ExitStack() as opened:
+            silent = [opened.enter_context(socket.socket()) for _ in range(160)]
+            for number, client in enumerate(silent):
+                client.setblocking(False)
+                client.bind((f"127.0.0.{1 + number // 40}", 0))
+                await loop.sock_connect(client, address)
+            async with (
+                aiohttp.ClientSession(headers={"Authorization": "Bearer t"}) as operator,
+                operator.get("http://{}:{}/metrics".format(*address)) as answer,
+            ):
+                assert answer.status == 200
+            await until(lambda: sum(map(is_open, silent)) <= 64)
+            for start in range(0, 160, 40):
+                assert sum(map(is_open, silent[start : start + 40])) <= 32
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET /metrics HTTP/1.1\r\nHos", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000],
+    ids=["part of a head", "requests whose answers are not read"],
+)
+async def test_a_client_that_sends_or_reads_too_slowly_is_cut_where_metrics_are_served(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    loop, hasty = asyncio.get_running_loop(), {"head_s_max": 0.2, "transfer_grace_s": 0.2}
+    monkeypatch.setattr(metrics, "_LIMITS", metrics._LIMITS.model_copy(update=hasty))
+    async with metrics_listener() as address, asyncio.timeout(WAIT_S):
+        with socket.socket() as client, contextlib.suppress(ConnectionError):
+            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                client.setsockopt(socket.SOL_SOCKET, buffer, 4_096)
+            client.setblocking(False)
+            await loop.sock_connect(client, address)
+            await loop.sock_sendall(client, sent)
+            assert await loop.sock_recv(client, 1) == b""
 
 
 @pytest.mark.parametrize("expected", [b"much", b"\xff", b"100-continue, \xc3\xa9"])

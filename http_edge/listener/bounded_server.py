@@ -1,0 +1,86 @@
+"""An HTTP server on one socket, which bounds its connections and what they make it hold."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from http_edge.listener.connection import AnswerMalformed, Connection
+from http_edge.listener.connections import Connections
+from http_edge.listener.request import Request
+from http_edge.settings.settings import Limits
+
+_BACKLOG: Final = 1_024
+_ACCEPTED_AT_ONCE: Final = 64
+_KERNEL_BYTES: Final = 64 * 1024
+"""Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
+_SHUTDOWN_S: Final = 1.0
+"""How long clients may take to read their last answers once the server stops."""
+
+
+class BoundedServer:
+    """Accepts connections on a socket, and has their requests handled."""
+
+    def __init__(
+        self,
+        handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        malformed: AnswerMalformed,
+        connections: Connections,
+        limits: Limits,
+        make_request: type[Request] = Request,
+    ) -> None:
+        """A server that does not listen yet.
+
+        Args:
+            handle: answers a request.
+            malformed: answers what is no HTTP.
+            connections: those of this server, bounded by ``limits``.
+            limits: the bounds of each connection.
+            make_request: the class of the requests.
+        """
+        self._handle = handle
+        self._malformed = malformed
+        self._connections = connections
+        self._limits = limits
+        self._make_request = make_request
+        self._server: asyncio.Server | None = None
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Accept connections on a listening socket, within the limits."""
+        loop = asyncio.get_running_loop()
+        # Not a ``web.Application``: before its middlewares it reads paths and ``Expect`` in ways
+        # that take long or fail.
+        server = web.Server(self._handle, request_factory=partial(self._make_request, loop=loop))
+        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
+        await self._runner.setup()
+        _bound_kernel(listening, self._limits)
+        parts = server, self._connections, self._limits, self._malformed, loop
+        connect = partial(Connection, *parts)
+        # The loop may accept up to ``backlog`` connections before the first of them is counted.
+        self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
+        listening.listen(_BACKLOG)
+        self._connections.start()
+
+    async def stop(self) -> None:
+        """Stop accepting connections, and end the open ones."""
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._connections.stop()
+
+
+def _bound_kernel(listening: socket.socket, limits: Limits) -> None:
+    """Bound the kernel's buffers of each accepted connection, and how long unsent bytes stay."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # The timeout also applies to connections that this process has closed.
+        timeout_ms = round(limits.answer_write_s_max * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
