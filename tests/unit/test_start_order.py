@@ -102,7 +102,8 @@ async def test_what_is_next_can_be_typed_where_the_mediator_was_started(
     monkeypatch.setattr("sys.argv", [str(program), "serve"])
     monkeypatch.setenv("PATH", path.replace("{}", str(tmp_path)))
     settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    parts: Any = {}, None, nothing, nothing, nothing  # which are only kept
+    mediator = serve._Mediator(settings, *parts, started_s=0)
     mediator._announce()
     said = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     poste = typed.replace("{}", str(tmp_path))
