@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Final
@@ -94,27 +94,45 @@ def manifest_rows(place: ExportPlace, manifest: Manifest) -> Iterator[list[LogRo
 
 
 def manifest_tables(place: ExportPlace, manifest: Manifest) -> Iterator[tuple[pa.Table, bool]]:
-    """Read the rows of a manifest, sorted by position, a data file at a time; is it the last one?
-
-    A step over midnight has a file per day, whose positions may interleave; a manifest of what was
-    pruned has any number. Memory: two data files, and the rows behind the next one's first.
+    """Read the rows of a manifest as ``in_order``, with the columns of the log.
 
     Raises as ``read_table``.
     """
-    files = sorted(manifest.files, key=lambda file: file.first)
-    waiting: list[pa.Table] = []
-    for file, after in zip_longest(files, files[1:]):
+
+    def read(file: DataFile) -> pa.Table:
         table = read_table(place, file, _OF_THE_LOG)
         bounds = pc.min_max(table["position"]).as_py()
         if (bounds["min"], bounds["max"]) != (file.first, file.last):
             why = f"positions {bounds['min']} to {bounds['max']}, not those of its name"
             raise ExportDamaged(file.path, Damage.MISPLACED, why)
-        if len(files) > 1:
+        return table
+
+    return in_order(manifest.files, read)
+
+
+def in_order(
+    files: Iterable[DataFile], read: Callable[[DataFile], pa.Table]
+) -> Iterator[tuple[pa.Table, bool]]:
+    """Read the rows of a manifest, sorted by position, a data file at a time; is it the last one?
+
+    A step over midnight has a file per day, whose positions may interleave; a manifest of what was
+    pruned has any number. A file is read once all rows before its first one were taken. Memory: two
+    data files, and the rows behind the next one's first.
+
+    Args:
+        files: the files of the manifest.
+        read: reads the rows of one of them, sorted by position. What it raises ends the reading.
+    """
+    by_first = sorted(files, key=lambda file: file.first)
+    waiting: list[pa.Table] = []
+    for file, after in zip_longest(by_first, by_first[1:]):
+        table = read(file)
+        if len(by_first) > 1:
             table = pa.concat_tables([*waiting, table]).sort_by("position")
         if after is None:
             yield table, True
             return
-        ready = pc.sum(pc.less(table["position"], after.first)).as_py()
+        ready = pc.sum(pc.less(table["position"], after.first), min_count=0).as_py()
         yield table.slice(0, ready), False
         waiting = [table.slice(ready)]
 

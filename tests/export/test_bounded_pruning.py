@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -9,11 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.faults import Fault
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.manifest import DataFile, Manifest, heads_of
 from eventstore.parquet.rows import log_rows, manifest_tables, read_table
+from eventstore.parquet.verify.manifests import ManifestPart
+from eventstore.parquet.verify.rows import CheckedPart, check_part
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
+from tests.export.forging import with_value
 from tests.export.leaving import leave, plan, played
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
 
@@ -55,9 +60,64 @@ def test_rows_of_days_that_interleave_are_read_in_the_order_of_the_log(
     place: ExportPlace, rest: Manifest
 ) -> None:
     """As around midnight, where hosts have different clocks."""
-    whole = pa.concat_tables([read_table(place, file) for file in rest.files])
-    days = [[0, 1, 4, 8], [2, 6], [3, 5, 7], range(9, whole.num_rows)]
-    files = [write_data(place, "2023-11-14", whole.take(pa.array(day)), 99) for day in days]
+    whole = _whole(place, rest)
+    files = _written(place, whole, [[0, 1, 4, 8], [2, 6], [3, 5, 7], range(9, whole.num_rows)])
     read = list(manifest_tables(place, replace(rest, files=files[::-1])))
     assert [is_last for _, is_last in read] == [False] * 3 + [True]
     assert [row for table, _ in read for row in log_rows(table)] == exported_log(place)[: rest.rows]
+
+
+def test_what_stays_is_checked_with_some_files_in_memory_however_many_it_has(
+    place: ExportPlace, rest: Manifest
+) -> None:
+    whole = _whole(place, rest)
+    # Two days whose rows alternate, in files of some rows each.
+    days = [range(start + day, min(start + 16, whole.num_rows), 2)
+            for start in range(0, whole.num_rows, 16) for day in (0, 1)]  # fmt: skip
+    files = _written(place, whole, [day for day in days if day])
+    assert len(files) > 20
+    held_bytes: list[int] = []
+
+    class Watched(ExportPlace):
+        def read(self, path: str) -> bytes:
+            held_bytes.append(pa.total_allocated_bytes())
+            return super().read(path)
+
+    watched = Watched(place.filesystem, place.root)
+    checked = _checked(watched, replace(rest, files=files))
+    assert (checked.findings, checked.rows) == ([], rest.rows)
+    assert len(held_bytes) == len(files)
+    assert max(held_bytes) - held_bytes[0] < whole.nbytes / 8
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_changed_row_of_days_that_interleave_is_named_to_its_file(
+    place: ExportPlace, rest: Manifest, is_lost: bool
+) -> None:
+    """Also if a later file is lost."""
+    whole = _whole(place, rest)
+    again = next(n for n, version in enumerate(whole["version"].to_pylist()) if version > 1)
+    forged = with_value(whole, again, "version", 0)
+    days = [range(day, whole.num_rows - 5, 2) for day in (0, 1)]
+    files = _written(place, forged, [*days, range(whole.num_rows - 5, whole.num_rows)])
+    if is_lost:
+        place.remove(files[-1].path)
+    found = _checked(place, replace(rest, files=files)).findings
+    position = whole["position"][again].as_py()
+    assert (Fault.VERSION_BREAK, files[again % 2].path, again // 2, position) in {
+        (one.fault, one.path, one.row, one.last_position) for one in found
+    }
+    assert (files[-1].path in {one.path for one in found}) == is_lost
+
+
+def _whole(place: ExportPlace, rest: Manifest) -> pa.Table:
+    return pa.concat_tables([read_table(place, file) for file in rest.files])
+
+
+def _written(place: ExportPlace, whole: pa.Table, days: Iterable[Sequence[int]]) -> list[DataFile]:
+    """Write these rows, by their numbers, as files of a day each."""
+    return [write_data(place, "2023-11-14", whole.take(pa.array(day)), 99) for day in days]
+
+
+def _checked(place: ExportPlace, rest: Manifest) -> CheckedPart:
+    return check_part(place, ManifestPart(rest, heads_of(rest.path, rest), {}), {})

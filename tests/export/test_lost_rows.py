@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
 from eventstore.log.event_log import EventLog
@@ -17,6 +20,7 @@ from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import Streams, check_part
 from eventstore.parquet.verify.stream_ends import StreamEnds
 from eventstore.parquet.write.step import Bounds
+from tests.export.forging import SampleExport, without
 from tests.export.samples import SIGNED_BY, Growing, catalog_of, did, export_all
 
 ONE_EACH = Bounds(rows_max=1, bytes_max=1_000_000)
@@ -121,6 +125,10 @@ def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_st
         (Fault.VERSION_BREAK, 4, "version 5 should stand here"),
         (Fault.VERSION_BREAK, 3, "version 5 should stand here"),
     ]
+    files = [statement.manifest.files[0] for statement in catalog_of(steps).statements]
+    assert [(one.path, one.row, one.first_position) for one in found if one.stream == own] == [
+        (files[number].path, 0, files[number].first) for number in (3, 3, 1)
+    ]
     ends.lose()
     assert [*ends.join(fifth)] == []
 
@@ -135,6 +143,24 @@ def test_rows_that_were_verified_may_stand_there_again_and_none_of_them_may_be_m
     assert [*again.join(third, is_partly_known=True)] == []
     found = [*StreamEnds(ends.table()).join(first, is_partly_known=True)]
     assert {(one.fault, one.stream) for one in found} == {(Fault.VERSION_BREAK, own)}
+
+
+def test_rows_before_a_lost_file_are_held_against_their_seals(tmp_path: Path) -> None:
+    """Of a manifest with several files, whose later rows have no seal to be held against."""
+    sample = SampleExport(tmp_path)
+    before, lost = next(
+        (one, other)
+        for manifest in sample.manifests
+        for one, other in pairwise(sorted(manifest.files, key=lambda file: file.first))
+        if one.last < other.first
+    )
+    cut = sample.forge(before.path, lambda table: without(table, [1]))
+    sample.remove(lost.path)
+    found, _ = sample.check()
+    assert {one.path for one in found} == {cut.path, lost.path}
+    position = sample.tables[before.path]["position"][1].as_py()
+    covering = [(one.first_position or 0, one.last_position or 0) for one in found]
+    assert any(first - 1 <= position <= last for first, last in covering)
 
 
 def test_heads_are_not_blamed_for_a_tile_that_is_lost(

@@ -16,8 +16,8 @@ replaced by the earlier files. Pass ``known_heads`` or ``witnessed`` for that, o
 log (``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order
 of whole transactions of different partitions: only signatures do.
 
-Memory: the rows of one manifest for each process (about 450 MB with the exporter's default
-bounds), and about 300 bytes for each stream.
+Memory: the rows of some data files for each process (about 450 MB with the exporter's default
+bounds), however many one manifest names, and about 300 bytes for each stream.
 """
 
 from __future__ import annotations

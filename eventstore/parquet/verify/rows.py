@@ -4,19 +4,21 @@ The check does not need earlier rows: a manifest starts after a seal, and the on
 heads. The check returns where the rows begin and end in each stream (``Streams``), to be compared
 with the manifests around it (``eventstore.parquet.verify.export``).
 
-Memory: the rows of one manifest as Arrow, those of one page as Python objects.
+Memory: the rows of some data files as Arrow (``in_order``), those of one page as Python objects.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Final, NamedTuple
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from eventstore.log.codec import content_fault, decode_or_none, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
@@ -30,82 +32,123 @@ from eventstore.log.tree_head import seal_leaf
 from eventstore.parquet.columns import identity_of, shards_of
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
-from eventstore.parquet.index import entries_of
-from eventstore.parquet.rows import log_rows
+from eventstore.parquet.index import entries_of, sorted_entries
+from eventstore.parquet.manifest import DataFile
+from eventstore.parquet.rows import in_order, log_rows
+from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.verify.columns import Events, check_columns
 from eventstore.parquet.verify.file import ReadFile, read_file
 from eventstore.parquet.verify.findings import ExportFinding, file_finding
 from eventstore.parquet.verify.manifests import ManifestPart
 
+_OF_PLACE: Final = ("file", "row")
+"""Columns with the number of a row's file in its manifest, and of the row in the file."""
+_OF_NAMED: Final = ("position", "shard", "stream", "version", *_OF_PLACE)
+PAGE_ROWS: Final = 8_192
+FINDINGS_MAX: Final = 100
+"""The most findings about the rows of one manifest that are reported; others are counted."""
+
 
 class NumberedRows:
-    """The rows of a manifest in the order of the log, numbered from 0."""
+    """The rows of a manifest in the order of the log, numbered from 0, read a data file at a time.
 
-    def __init__(self, paths: Sequence[str], tables: Sequence[pa.Table]) -> None:
-        """``paths`` and ``tables`` are of the files of the manifest, in the same order."""
-        self._paths = paths
-        self._starts = [0, *accumulate(table.num_rows for table in tables)]
-        self.table = pa.concat_tables(tables)
-        self._order: pa.Array | None = None
-        positions = self.table["position"].combine_chunks()
-        if pc.any(pc.less_equal(pc.pairwise_diff(positions), 0)).as_py():
-            self._order = pc.sort_indices(positions)
-            self.table = self.table.take(self._order)
+    Attributes:
+        paths: the files.
+        findings: what is wrong with those that were read.
+        is_complete: whether each of them has rows that can be read.
+        is_whole: whether each of them is the one that was signed.
+        entries: the index entries of the rows, counted from the first position, as long as the
+            files are whole; of a pruned manifest none.
+        named: the columns that name a row, of all rows so far. Of a pruned manifest only those of
+            the page: no seal covers earlier rows, and it may have any number.
+    """
 
-    def without_values(self) -> NumberedRows:
-        """The same rows with only the columns that name a row, to send to another process."""
-        named = object.__new__(NumberedRows)
-        named._paths, named._starts, named._order = self._paths, self._starts, self._order
-        named.table = self.table.select(["position", "shard", "stream", "version"])
-        return named
+    def __init__(self, place: ExportPlace, part: ManifestPart) -> None:
+        self.paths = [file.path for file in part.manifest.files]
+        self.findings: list[ExportFinding] = []
+        self.is_complete = self.is_whole = True
+        self.entries: list[pa.UInt64Array] = []
+        self.named: pa.Table = _with_places(SCHEMA.empty_table(), 0).select(_OF_NAMED)
+        self._place = place
+        self._part = part
+        self._rows = 0
 
     def __len__(self) -> int:
-        """The number of rows."""
-        count: int = self.table.num_rows
-        return count
+        """The number of rows so far."""
+        return self._rows
 
-    def page(self, start: int, count: int) -> tuple[pa.Table, list[LogRow]]:
-        """``count`` rows from the number ``start``, as a table and as rows of the log.
+    def pages(self) -> Iterator[tuple[pa.Table, list[LogRow]]]:
+        """Yield pages of rows, as a table and as rows of the log.
 
         The rows of the log have their number as position, because the real ones may be wrong.
-        """
-        page = self.table.slice(start, count)
-        numbers = pa.array(range(start, start + page.num_rows), pa.int64())
-        index = page.schema.get_field_index("position")
-        return page, log_rows(page.set_column(index, "position", numbers))
 
-    def finding(self, found: Finding, shard: str | None = None) -> ExportFinding:
+        Raises:
+            ExportUnavailable: the place cannot be read now.
+        """
+        is_pruned = self._part.manifest.is_pruned
+        for table, _ in in_order(self._part.manifest.files, self._read):
+            if self.is_whole and not is_pruned:
+                self.entries.append(entries_of(table, self._part.manifest.first))
+            for start in range(0, table.num_rows, PAGE_ROWS):
+                page = table.slice(start, PAGE_ROWS)
+                numbers = pa.array(range(self._rows, self._rows + page.num_rows), pa.int64())
+                self._rows += page.num_rows
+                named = page.select(_OF_NAMED)
+                self.named = named if is_pruned else pa.concat_tables([self.named, named])
+                index = page.schema.get_field_index("position")
+                yield page, log_rows(page.set_column(index, "position", numbers))
+
+    def named_at(self, numbers: Sequence[int]) -> pa.Table:
+        """The columns that name rows, by their numbers."""
+        before = self._rows - self.named.num_rows
+        return self.named.take(pa.array([number - before for number in numbers], pa.int64()))
+
+    def finding(self, found: Finding) -> ExportFinding:
         """Convert a finding about numbered rows to one with positions and places in files."""
-        number = found.last_position
-        index = number if self._order is None else self._order[number].as_py()
-        file = bisect_right(self._starts, index) - 1
-        stream = found.stream
-        assert isinstance(stream, UUID)
-        positions = self.table["position"]
+        first, row = self.named_at([found.first_position, found.last_position]).to_pylist()
+        assert isinstance(found.stream, UUID)
         return ExportFinding(
             fault=found.fault,
-            path=self._paths[file],
-            row=index - self._starts[file],
-            first_position=positions[found.first_position].as_py(),
-            last_position=positions[number].as_py(),
-            shard=shard or found.partition or self.table["shard"][number].as_py(),
-            stream=stream,
+            path=self.paths[row["file"]],
+            row=row["row"],
+            first_position=first["position"],
+            last_position=row["position"],
+            shard=found.partition or row["shard"],
+            stream=found.stream,
             version=found.version,
             explanation=found.explanation,
         )
+
+    def _read(self, file: DataFile) -> pa.Table:
+        try:
+            found = read_file(self._place, file)
+        except FileMissing:
+            require_part(self._place, self._part)
+            why = f"named by {self._part.manifest.path}"
+            found = ReadFile(None, [file_finding(file.path, Damage.MISSING, why)], is_whole=False)
+        self.findings += found.findings
+        self.is_complete = self.is_complete and found.table is not None
+        self.is_whole = self.is_whole and found.is_whole
+        table = SCHEMA.empty_table() if found.table is None else found.table
+        placed = _with_places(table, self.paths.index(file.path))
+        steps = pc.pairwise_diff(placed["position"].combine_chunks())
+        return placed.sort_by("position") if pc.any(pc.less_equal(steps, 0)).as_py() else placed
+
+
+def _with_places(table: pa.Table, file: int) -> pa.Table:
+    places = [[file] * table.num_rows, range(table.num_rows)]
+    for name, values in zip(_OF_PLACE, places, strict=True):
+        table = table.append_column(name, pa.array(values, pa.int32()))
+    return table
 
 
 class Streams(NamedTuple):
     """The first and last versions of a manifest's rows in each of their streams."""
 
     table: pa.Table
-    """Columns: stream, first and last version, identity, and the number of the first row."""
-    rows: NumberedRows
-
-
-PAGE_ROWS: Final = 8_192
-FINDINGS_MAX: Final = 100
-"""The most findings about the rows of one manifest that are reported; others are counted."""
+    """Columns: stream, first and last version, identity, and what names the first row."""
+    paths: Sequence[str]
+    """The files of the manifest."""
 
 
 class CheckedPart(NamedTuple):
@@ -146,39 +189,24 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     Raises:
         ExportUnavailable: the place cannot be read now.
     """
-    files: list[tuple[str, ReadFile]] = []
-    findings: list[ExportFinding] = []
-    for file in part.manifest.files:
-        try:
-            files.append((file.path, read_file(place, file)))
-        except FileMissing:
-            require_part(place, part)
-            why = f"named by {part.manifest.path}"
-            findings.append(file_finding(file.path, Damage.MISSING, why))
-    findings += [found for _, read in files for found in read.findings]
-    tables = [(path, read.table) for path, read in files if read.table is not None]
-    is_complete = len(tables) == len(part.manifest.files)
-    is_whole = is_complete and all(read.is_whole for _, read in files)
-    if not any(table.num_rows for _, table in tables):
-        nothing = NameCheck(), dict[tuple[bytes, bytes], ExportFinding]()
-        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, *nothing, None, None)
-    rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
-    check = _PartCheck(part, rows, known)
-    found, left_out = check.run(is_complete=is_complete)
-    is_known = is_whole and not part.manifest.is_pruned
+    check = _PartCheck(place, part, known)
+    found, left_out = check.run()
+    rows = check.rows
+    is_complete = rows.is_complete and len(rows) > 0
+    is_known = is_complete and rows.is_whole and not part.manifest.is_pruned
     return CheckedPart(
-        findings + found,
+        rows.findings + found,
         left_out,
         len(rows),
         check.seals,
         check.missing,
         check.known_to,
         check.streams() if is_complete else None,
-        is_whole,
+        rows.is_whole,
         check.names,
-        check.nameless(),
-        check.leaves() if is_known else None,
-        entries_of(rows.table, part.manifest.first) if is_known else None,
+        check.nameless,
+        check.leaves if is_known else None,
+        sorted_entries(rows.entries) if is_known else None,
     )
 
 
@@ -194,19 +222,28 @@ def require_part(place: ExportPlace, part: ManifestPart) -> None:
 
 
 class _PartCheck:
-    """One pass over the rows of a manifest."""
+    """One pass over the rows of a manifest.
 
-    def __init__(self, part: ManifestPart, rows: NumberedRows, known: Mapping[str, Head]) -> None:
-        self._part = part
-        self._rows = rows
-        self._check = RowCheck(known=known, heads=part.before, part_after=-1)
+    Attributes:
+        rows: the rows.
+        names, nameless, leaves: see ``CheckedPart``.
+    """
+
+    def __init__(self, place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]) -> None:
+        self.rows = NumberedRows(place, part)
         self.names = NameCheck()
+        self.nameless: dict[tuple[bytes, bytes], ExportFinding] = {}
+        self.leaves: list[bytes] | None = []
+        self._part = part
+        self._check = RowCheck(known=known, heads=part.before, part_after=-1)
+        self._begins: list[pa.Table] = []
         self._names: dict[bytes, str | None] = {}
-        self._found: list[Finding] = []
+        self._found: list[tuple[int, ExportFinding]] = []
         self._left_out = 0
-        self._seals: list[BatchSealed] = []
         self._sections: list[tuple[int, str | None]] = []
         """The end of the rows of each seal, and its partition."""
+        self._reached: tuple[int, LogRow] | None = None
+        """The last position, and the row there."""
 
     @property
     def seals(self) -> int:
@@ -224,38 +261,40 @@ class _PartCheck:
     @property
     def known_to(self) -> int:
         number = self._check.known_to
-        position: int = 0 if number is None else self._rows.table["position"][number].as_py()
+        position: int = 0 if number is None else self._named(number)["position"]
         return position
 
-    def run(self, *, is_complete: bool) -> tuple[list[ExportFinding], int]:
+    def run(self) -> tuple[list[ExportFinding], int]:
         """Check all rows; return the findings, and the number of those left out.
 
-        If rows are missing, seals and versions cannot be checked.
+        Where rows are missing and behind them, seals and versions cannot be checked.
         """
-        for start in range(0, len(self._rows), PAGE_ROWS):
-            page, rows = self._rows.page(start, PAGE_ROWS)
+        is_pruned = self._part.manifest.is_pruned
+        follow = self._follow_rest if is_pruned else self._check.follow
+        for page, rows in self.rows.pages():
             events = _events_in(rows)
             self._keep(check_columns(page, rows, events))
             self._keep(self._check_identities(page, rows, events))
             self._keep(_check_contents(rows, events))
             for row in rows:
                 self.names.take(row)
-            self._seals += [event for event in events if isinstance(event, BatchSealed)]
-            if is_complete:
-                is_rest = self._part.manifest.is_pruned
-                follow = self._follow_rest if is_rest else self._check.follow
+            for gone, row in islice(self.names.gone.items(), len(self.nameless), None):
+                self.nameless[gone] = self.rows.finding(missing_name(row, gone[1]))
+            if self.rows.is_complete:
                 self._keep(follow(rows, events))
-                self._sections += _sections(rows, events)
+                self._keep(self._check_positions(page, rows))
+                self._take_begins()
+                if not is_pruned:
+                    self._take_seals(page, rows, events)
         heads: list[ExportFinding] = []
-        if is_complete:
-            if not self._part.manifest.is_pruned:
+        if self.rows.is_complete and self._reached is not None:
+            if not is_pruned:
                 self._keep(self._check.end())
                 self._keep(self._check_shards())
-            self._keep(self._check_positions())
-            self._keep(self._check_last())
+            self._keep(self._check_last(*self._reached))
             heads = list(self._check_heads())
-        self._found.sort(key=lambda found: found.last_position)
-        return [self._rows.finding(f, self._shard(f)) for f in self._found] + heads, self._left_out
+        found = sorted(self._found, key=itemgetter(0))
+        return [self._with_shard(*each) for each in found] + heads, self._left_out
 
     def _follow_rest(self, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
         """Check the rows that stayed after a pruning, which keeps the first row of each stream.
@@ -266,49 +305,50 @@ class _PartCheck:
         assert check.begins is not None
         for row, event in zip(rows, events, strict=True):
             last = check.versions.get(row.stream, 0)
+            if row.stream not in check.versions:
+                check.begins[row.stream] = row
             # A check that knows the streams from an earlier one does not compare their beginnings.
             if row.version <= last or (not last and row.version != 1):
                 why = f"stands behind version {last} of its stream"
                 yield finding(Fault.VERSION_BREAK, row, why)
-            check.begins.setdefault(row.stream, row)
             check.versions[row.stream] = row.version
             if isinstance(event, BatchSealed):
                 check.heads[event.partition] = Head(row.version, event.digest)
                 check.seals += 1
 
-    def nameless(self) -> dict[tuple[bytes, bytes], ExportFinding]:
-        """See ``CheckedPart``."""
-        return {p: self._rows.finding(missing_name(r, p[1])) for p, r in self.names.gone.items()}
-
     def streams(self) -> Streams:
         """The first and last versions of the rows in each stream."""
+        begins = pa.concat_tables(self._begins)
+        streams = begins["stream"].to_pylist()
+        last = pa.array(map(self._check.versions.__getitem__, streams), pa.int64())
+        identity = pa.array(map(self._names.get, streams), pa.string())
+        table = begins.append_column("last", last).append_column("identity", identity)
+        return Streams(table, self.rows.paths)
+
+    def _take_begins(self) -> None:
+        """Note the first rows of the streams that begin in a page, instead of keeping them."""
         begins = self._check.begins
         assert begins is not None
-        table = pa.table(
-            {
-                "stream": pa.array(begins, pa.binary(16)),
-                "first": pa.array([row.version for row in begins.values()], pa.int64()),
-                "last": pa.array(map(self._check.versions.__getitem__, begins), pa.int64()),
-                "identity": pa.array(map(self._names.get, begins), pa.string()),
-                "number": pa.array([row.position for row in begins.values()], pa.int64()),
-            }
-        )
-        return Streams(table, self._rows.without_values())
+        self._begins.append(self.rows.named_at([row.position for row in begins.values()]))
+        begins.clear()
 
-    def leaves(self) -> list[bytes] | None:
-        """See ``CheckedPart``."""
-        table = self._rows.table
-        seals = table.filter(pc.equal(table["type"], SEAL_TYPE))
+    def _take_seals(self, page: pa.Table, rows: Sequence[LogRow], events: Events) -> None:
+        """Note the rows that the seals of a page end, and the leaves of these seals."""
+        self._sections += _sections(rows, events)
+        if self.leaves is None:
+            return
+        seals = page.filter(pc.equal(page["type"], SEAL_TYPE))
         columns = (seals[name].to_pylist() for name in ("position", "version"))
+        sealed = [event for event in events if isinstance(event, BatchSealed)]
         try:
-            return [seal_leaf(*each) for each in zip(*columns, self._seals, strict=True)]
+            self.leaves += [seal_leaf(*each) for each in zip(*columns, sealed, strict=True)]
         except ValueError:
-            return None  # a finding about the row says why
+            self.leaves = None  # a finding about the row says why
 
     def _keep(self, findings: Iterable[Finding]) -> None:
         for found in findings:
             if len(self._found) < FINDINGS_MAX:
-                self._found.append(found)
+                self._found.append((found.last_position, self.rows.finding(found)))
             else:
                 self._left_out += 1
 
@@ -336,30 +376,32 @@ class _PartCheck:
         """Check that every row names the partition of the seal that follows it."""
         start = 0
         expected: list[tuple[str | None, int]] = []
-        for end, partition in [*self._sections, (len(self._rows), None)]:
+        for end, partition in [*self._sections, (len(self.rows), None)]:
             expected.append((partition, end - start))
             start = end
-        wrong = pc.not_equal(self._rows.table["shard"], shards_of(expected))
+        wrong = pc.not_equal(self.rows.named["shard"], shards_of(expected))
         numbers = pc.indices_nonzero(wrong)
         self._left_out += len(numbers[FINDINGS_MAX:])
         for number in numbers[:FINDINGS_MAX].to_pylist():
             why = "shard: not the partition whose seal covers the row"
-            yield finding(Fault.WRONG_COLUMN, self._row(number), why)
+            named = self._named(number)
+            row = LogRow(number, named["stream"], named["version"], "", b"")
+            yield finding(Fault.WRONG_COLUMN, row, why)
 
-    def _check_positions(self) -> Iterator[Finding]:
-        """Check that no two rows have the same position; the order in files is checked before."""
-        steps = pc.pairwise_diff(self._rows.table["position"].combine_chunks())
-        numbers = pc.indices_nonzero(pc.equal(steps, 0).fill_null(fill_value=False))
-        self._left_out += len(numbers[FINDINGS_MAX:])
-        for number in numbers[:FINDINGS_MAX].to_pylist():
-            why = "another row of the manifest has the same position"
-            yield finding(Fault.WRONG_POSITION, self._row(number), why)
+    def _check_positions(self, page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
+        """Check that positions rise; the order in files is checked before."""
+        for row, position in zip(rows, page["position"].to_pylist(), strict=True):
+            if self._reached and position <= self._reached[0]:
+                why = f"stands behind position {self._reached[0]} of the manifest"
+                if position == self._reached[0]:
+                    why = "another row of the manifest has the same position"
+                yield finding(Fault.WRONG_POSITION, row, why)
+            self._reached = position, row
 
-    def _check_last(self) -> Iterator[Finding]:
-        last = len(self._rows) - 1
-        if self._rows.table["position"][last].as_py() != self._part.manifest.last:
+    def _check_last(self, position: int, row: LogRow) -> Iterator[Finding]:
+        if position != self._part.manifest.last:
             why = f"{self._part.manifest.path} ends with another position"
-            yield finding(Fault.WRONG_POSITION, self._row(last), why)
+            yield finding(Fault.WRONG_POSITION, row, why)
 
     def _check_heads(self) -> Iterator[ExportFinding]:
         found, said = self._check.heads, self._part.heads
@@ -375,12 +417,15 @@ class _PartCheck:
                     explanation=f"the newest seal in its rows is {version}, it names another",
                 )
 
-    def _shard(self, found: Finding) -> str | None:
-        index = bisect_right(self._sections, found.last_position, key=lambda section: section[0])
-        return self._sections[index][1] if index < len(self._sections) else None
+    def _with_shard(self, number: int, found: ExportFinding) -> ExportFinding:
+        """Let a finding name the partition whose seal follows its row."""
+        index = bisect_right(self._sections, number, key=itemgetter(0))
+        shard = self._sections[index][1] if index < len(self._sections) else None
+        return replace(found, shard=shard or found.shard)
 
-    def _row(self, number: int) -> LogRow:
-        return self._rows.page(number, 1)[1][0]
+    def _named(self, number: int) -> dict[str, Any]:
+        named: dict[str, Any] = self.rows.named_at([number]).to_pylist()[0]
+        return named
 
 
 def _events_in(rows: Sequence[LogRow]) -> Events:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.faults import Fault, Finding
+from eventstore.log.faults import Fault
 from eventstore.log.streams import stream_of
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import STREAM_ENDS
@@ -79,7 +79,7 @@ class StreamEnds:
     def _breaks(
         self, streams: Streams, *, is_partly_known: bool
     ) -> Iterator[tuple[int, Fault, str]]:
-        columns = [streams.table[name] for name in ("stream", "first", "last", "identity")]
+        columns = [streams.table[name] for name in ("stream", "version", "last", "identity")]
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         for index, (stream, first, last, identity) in enumerate(rows):
             end = self._ends.get(stream)
@@ -97,15 +97,14 @@ class StreamEnds:
 
 def _finding(streams: Streams, index: int, fault: Fault, why: str) -> ExportFinding:
     row: dict[str, Any] = streams.table.slice(index, 1).to_pylist()[0]
-    number = row["number"]
-    return streams.rows.finding(
-        Finding(
-            fault=fault,
-            first_position=number,
-            last_position=number,
-            stream=UUID(bytes=row["stream"]),
-            version=row["first"],
-            partition=None,
-            explanation=why,
-        )
+    return ExportFinding(
+        fault=fault,
+        path=streams.paths[row["file"]],
+        row=row["row"],
+        first_position=row["position"],
+        last_position=row["position"],
+        shard=row["shard"],
+        stream=UUID(bytes=row["stream"]),
+        version=row["version"],
+        explanation=why,
     )
