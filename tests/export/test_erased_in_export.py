@@ -24,6 +24,7 @@ from eventstore.parquet.files import EVENTS, ExportPlace, open_place
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.versions import commit_path
 from eventstore.parquet.write import erasing
+from eventstore.parquet.write.compaction import TakenOut
 from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.exporter import Exporter, ExportTimes
 from eventstore.parquet.write.step import Bounds
@@ -238,6 +239,31 @@ def test_a_content_in_a_file_that_compaction_leaves_alone_leaves_once_it_is_eras
     writer.commit({"shard-0": [_acknowledged(1, 2)]})
     assert _take_out(log, place) == 1
     assert not _erased(log, place)
+
+
+def test_a_merged_step_without_contents_is_not_read_again_for_them(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """Whatever of its files was merged: one of a day of its own stays as it is."""
+    writer = SealedWriter(log)
+    for rows in ([registered(1), registered(2, AT_MS + DAY_MS)], [registered(3), registered(4)]):
+        writer.commit({"shard-0": rows})
+        export_all(log, place)
+    read: list[str] = []
+
+    class Watched(ExportPlace):
+        def read(self, path: str) -> bytes:
+            read.append(path)
+            return super().read(path)
+
+    with closing(exporter(log, Watched(place.filesystem, place.root), Bounds())) as export:
+        assert export.compact(files_min=2) == 1
+        files = {file.path for file in catalog_of(place).files}
+        assert len(files) == 2
+        read.clear()
+        assert export.take_out_erased() == TakenOut()
+        assert files.isdisjoint(read)
+    assert findings(place) == []
 
 
 def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import get_type_hints
 
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
@@ -45,11 +46,14 @@ from eventstore.log.seam import SEAM, Seam, sign_seam
 from eventstore.log.streams import erased_name, identity_stream, stream_of
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.errors import Damage
-from eventstore.parquet.files import open_place
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import FILLING
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.compaction import Rewriting, without_erased_of
 from eventstore.parquet.write.erasing import (
     COLUMNS_OF_NAMES,
     GoneNames,
@@ -71,10 +75,12 @@ from tests.export.samples import (
     OWNER,
     SIGNED_BY,
     SIGNER,
+    catalog_of,
     export_all,
     exported_log,
     exporter,
     findings,
+    sign_again,
     whole_log,
 )
 from tests.export.test_names_in_export import GONE, STAYS, STEPS, places_of, take_out
@@ -299,3 +305,32 @@ def test_a_name_that_was_a_key_or_a_channel_of_another_leaves_the_export_as_it_l
         assert [row.topic for row in whole_log(log) if GONE.encode() in row.state] == []
     assert places_of(place, GONE) == []
     assert findings(place) == []
+
+
+def test_rows_that_lose_a_name_are_counted_once_in_files_that_interleave(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """As those of two days around midnight, where hosts have different clocks."""
+    mediator = Mediator(sqlite_log)
+    for did in (GONE, STAYS):
+        settle(mediator, did)
+    erase(mediator, GONE)
+    export_all(sqlite_log, place)
+    catalog = catalog_of(place)
+    work = NameErasure(sqlite_log, erased_by=catalog.last)
+    while work.step():
+        pass
+    gone = GoneNames(work.erased, frozenset(work.nameless))
+    rewriting = Rewriting(place, sqlite_log, SIGNER, catalog.next_version)
+    counted = 0
+    for statement in catalog.statements:
+        [file] = statement.manifest.files
+        rows = read_table(place, file)
+        halves = [rows.take(pa.array(range(day, rows.num_rows, 2))) for day in (0, 1)]
+        files = [write_data(place, file.day, half, catalog.next_version) for half in halves]
+        names = without_erased_of(rewriting, statement, gone).taken.names
+        forged = structs.replace(statement.manifest, files=files, signature="")
+        interleaving = sign_again(place, forged)
+        assert without_erased_of(rewriting, interleaving, gone).taken.names == names
+        counted += names
+    assert counted > 3

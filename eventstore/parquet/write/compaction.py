@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from eventstore.log.event_log import LogReader
 from eventstore.parquet.catalog import check_continues
@@ -74,8 +75,7 @@ def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Compacted:
         LogUnavailable: the log cannot be read now.
     """
     merged = list(_merged_files(rewriting, run))
-    counts = [contents for _, contents in merged if contents is not None]
-    contents = sum(counts) if len(counts) == len(merged) else None
+    contents = sum(counted for _, counted in merged)
     return replaced(rewriting, run, [file for file, _ in merged], contents=contents)
 
 
@@ -112,7 +112,8 @@ def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneName
     for file in manifest.files:
         table, erased = without_erased(log, read_table(place, file))
         contents += contents_in(table)
-        names = sum(file.first <= position <= file.last for position in renamed)
+        is_renamed = pc.is_in(table["position"], value_set=pa.array(renamed, pa.int64()))
+        names = pc.sum(is_renamed).as_py()
         if names:
             table = with_states(table, states, gone)
         if erased or names:
@@ -235,13 +236,11 @@ def _run_from(statements: Sequence[Statement], start: int, bounds: Bounds) -> Se
     return statements[start:]
 
 
-def _merged_files(
-    rewriting: Rewriting, run: Sequence[Statement]
-) -> Iterator[tuple[DataFile, int | None]]:
-    """Yield the file of each day and its number of contents; None if it stays and is not read."""
+def _merged_files(rewriting: Rewriting, run: Sequence[Statement]) -> Iterator[tuple[DataFile, int]]:
+    """Yield the file of each day and its number of contents; the only one of a day stays."""
     for day, parts in files_by_day(run):
         if len(parts) == 1:
-            yield parts[0], None
+            yield parts[0], contents_in(read_table(rewriting.place, parts[0], ("state",)))
             continue
         table = pa.concat_tables([read_table(rewriting.place, file) for file in parts])
         table, _ = without_erased(rewriting.log, table.combine_chunks())
