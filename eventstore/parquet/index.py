@@ -12,7 +12,7 @@ row; ``poste verify`` makes every file again from the rows, and so finds one tha
 Keys are made of message ids and of names: an identity's DID, or ``key:…``, ``invitation:…``,
 ``edge:…``. A name's entries are the rows of its own stream, and other rows that name it as sender,
 owner, giver or refused sender. The writer merges files (``eventstore.parquet.write.index``), so
-their number grows with the logarithm of the log.
+their number grows with the logarithm of the log, and with the entries of a key that has millions.
 """
 
 from __future__ import annotations

@@ -178,6 +178,27 @@ def test_a_merge_ends_though_ranges_of_keys_after_a_large_one_have_no_entries(
     assert findings(place) == []
 
 
+def test_a_merge_has_a_bounded_part_of_the_entries_of_one_key(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rows name it; the runs are one more for each such part."""
+    monkeypatch.setattr("eventstore.parquet.write.index.FILE_ENTRIES", 8)
+    monkeypatch.setattr("eventstore.parquet.write.index.MERGED_AT_ONCE", 2)
+    growing = Growing(sqlite_log)
+    steps = RUNS_MERGED * RUNS_MERGED + 3
+    with closing(exporter(sqlite_log, place)) as export:
+        for _ in range(steps):
+            growing.commit({"shard-0": [(OWNER, released(OWNER_DID))] * 3})
+            assert export.step()
+    index = index_of(place)
+    assert max(file.entries for file in index.files) == 3 * RUNS_MERGED
+    assert len(runs_of(index)) == RUNS_MERGED + 3
+    assert positions_in(place, index, [stream_key(OWNER.bytes)]) == sorted(
+        named_in(sqlite_log)[stream_key(OWNER.bytes)]
+    )
+    assert findings(place) == []
+
+
 def test_a_large_file_is_not_written_again_for_a_few_small_ones(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:

@@ -2,10 +2,13 @@
 
 The last eight or more runs are merged once none of them has more entries than all others together:
 so an entry is rewritten only into a run at least twice as large, and the number of runs grows with
-the logarithm of the log. A large run has several files, each with the keys between two bounds. A
-file counts once a version of the table names it.
+the logarithm of the log. A large run has several files, each with the keys between two bounds. All
+entries of a key are in one of them: a run with a larger file than ``FILE_ENTRIES`` is not merged
+again, so that a key with many entries has several runs, and not ever more memory. A file counts
+once a version of the table names it.
 
-Memory: the entries of ``FILE_ENTRIES`` rows, and of ``MERGED_AT_ONCE`` while runs are merged.
+Memory: the entries of ``FILE_ENTRIES`` rows, and of ``MERGED_AT_ONCE`` while runs are merged, or of
+one key: at most ``FILE_ENTRIES`` of each run, 45 bytes each.
 """
 
 from __future__ import annotations
@@ -120,6 +123,8 @@ def _worth_merging(runs: Sequence[Run]) -> int:
     """How many of the last runs to merge now; 0 for none."""
     sizes = [_entries_in(run) for run in runs]
     for count in range(RUNS_MERGED, len(runs) + 1):
+        if any(file.entries > FILE_ENTRIES for run in runs[-count:] for file in run):
+            return 0  # only one key has that many in one file, and a merge holds all of them
         span = runs[-1][0].last - runs[-count][0].first
         if span < 1 << OFFSET_BITS and 2 * max(sizes[-count:]) <= sum(sizes[-count:]):
             return count
