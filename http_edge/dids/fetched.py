@@ -80,7 +80,7 @@ class WebLimits:
 
     def allow(self, url: URL) -> bool:
         """Is the host of this URL allowed?"""
-        host = url.host or ""
+        host = url.raw_host or ""  # as settings have it; decoded, it may be none of IDNA
         named = host if url.port == _HTTPS_PORT else f"{host}:{url.port}"
         return not self.allowed_hosts or named in self.allowed_hosts
 
@@ -291,7 +291,7 @@ class FetchedDids(Generic[_Document]):
             session.get(url, allow_redirects=False) as response,
         ):
             if response.status in _PASSING_STATUS:
-                raise OSError(f"{url.host} answers {response.status}")
+                raise OSError(f"{url.raw_host} answers {response.status}")
             if response.status != 200:  # noqa: PLR2004 - "200 OK", and no other success
                 return None
             body = bytearray()
@@ -308,4 +308,4 @@ class FetchedDids(Generic[_Document]):
 
 
 def _host(url: URL | None) -> str | None:
-    return None if url is None else url.host
+    return None if url is None else url.raw_host

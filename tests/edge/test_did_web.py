@@ -167,3 +167,19 @@ async def test_an_address_pays_for_a_command_that_is_repeated_before_its_sender_
     assert answers[1:6] == [(401, "DUPLICATE_NONCE")] * 5
     assert answers[6] == (429, "RATE_LIMITED")
     assert len(host.looked_up) == 1
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_a_did_whose_host_is_no_text_in_punycode_is_one_that_is_not_found(
+    mediator: Mediator, alice: Identity, host: HttpsHost
+) -> None:
+    reach(mediator, host)
+    await mediator.register(alice)
+    host.addresses = []
+    unknown = of_the_web("did:web:xn--a.com")
+    assert (await mediator.send(unknown, QUERY)).refusal == (404, "SENDER_NOT_FOUND")
+    assert (await mediator.write(alice, unknown, "hi")).refusal == (404, "RECIPIENT_NOT_FOUND")
+    async with mediator.upgrade() as socket:
+        await socket.say(mediator.authenticate(unknown))
+        assert (await socket.hear())["code"] == "DID_NOT_FOUND"
+    assert host.looked_up == [("xn--a.com", 443)]

@@ -377,6 +377,30 @@ async def test_who_sends_a_large_document_pays_for_its_reading(
     assert not rate.has("127.0.0.1", began_s, 2_000 - 100 - 16)
 
 
+@pytest.mark.parametrize("settings", [{**ENABLED, "rates": {"burst_s": 1}}])
+async def test_a_sender_whose_host_is_no_text_in_punycode_is_refused_and_pays(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    host.addresses = []
+    rate = network.mediator.edges[0]._listener._rates.requests
+    began_s = network.mediator.clock.now_s
+    answer = await say(network, NetworkAgent("did:web:xn--a.com").packed())
+    assert (answer.status, answer.json) == (400, {"error": "undecryptable"})
+    assert host.looked_up == [("xn--a.com", 443)]
+    assert not rate.has("127.0.0.1", began_s, 2_000 - 16 - 16)
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_an_agent_whose_mediators_host_is_no_text_in_punycode_fetches_its_messages(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    host.addresses = []
+    wallet = await connected(network, did_method="peer2", endpoint="did:web:xn--a.com")
+    ping = ask_of("trust-ping/2.0/ping", response_requested=True)
+    assert (await say(network, wallet.connection.pack(ping))).status == 202
+    assert host.looked_up == [("xn--a.com", 443)]
+
+
 @pytest.mark.parametrize("settings", [ENABLED])
 async def test_an_envelope_that_is_not_for_the_mediator_makes_it_fetch_nothing(
     network: WalletNetwork, host: HttpsHost

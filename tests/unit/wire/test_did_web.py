@@ -460,6 +460,19 @@ async def test_a_malformed_name_is_never_looked_up(host: HttpsHost, name: str) -
     assert host.looked_up == []
 
 
+@pytest.mark.parametrize("name", ["xn--a.com", "xn--0.com", "xn--a-ecp.ru"])
+async def test_a_name_whose_punycode_stands_for_no_text_is_fetched_like_any_other(
+    host: HttpsHost, name: str
+) -> None:
+    did = host.did.replace(NAME, name)
+    host.trust.check_hostname, host.answer = False, _body(b"", status=503)
+    web_dids = dids(host)
+    assert web_dids.known(did) is Fetch.NEEDED
+    assert await web_dids.resolve(did) is None
+    assert web_dids.known(did) is Fetch.FAILED
+    assert host.looked_up == [(name, host.port)]
+
+
 @pytest.mark.parametrize("allowed", ["a.example", "a.example:8443"])
 def test_a_host_is_allowed_on_the_named_port_alone(allowed: str) -> None:
     limits = WebLimits(allowed_hosts=frozenset({allowed}))
@@ -467,6 +480,14 @@ def test_a_host_is_allowed_on_the_named_port_alone(allowed: str) -> None:
         url = document_url("did:web:" + did)
         assert url is not None
         assert limits.allow(url) is (host == allowed)
+
+
+def test_an_international_host_is_allowed_as_it_is_written_in_a_did() -> None:
+    limits = WebLimits(allowed_hosts=frozenset({"xn--55qx5d.com"}))
+    for did, is_allowed in (("xn--55qx5d.com", True), ("XN--55QX5D.com", True), ("a.com", False)):
+        url = document_url("did:web:" + did)
+        assert url is not None
+        assert limits.allow(url) is is_allowed
 
 
 @given(st.text() | st.text(st.sampled_from("ax0-.:%3A[]@/\\?#\n")))
