@@ -12,9 +12,9 @@ that packed the message; no module checks the hash in a did:peer:1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,8 +41,11 @@ KEYS_MAX: Final = 8
 """Recipient keys, and routing keys, of one service. Each recipient key costs the sender an
 encryption, each routing key an envelope around every message. A service with more is not used."""
 METHODS_MAX: Final = 64
-"""Keys of one document that are read; each costs a decoding and a map to another curve. Wallets
-list one to three; those of a did:peer:2 count threefold, once for each spelling of their id."""
+"""Keys of one document that are looked at. Wallets list one to three; those of a did:peer:2 count
+threefold, once for each spelling of their id."""
+DECODED_MAX: Final = 12
+"""Different keys of one document, usable or not, that are decoded, wherever they are; the rest
+count as unreadable. Each costs 120 us, and a stranger's document may list hundreds."""
 ENDPOINT_CHARS_MAX: Final = 2048
 """A longer endpoint counts as none; servers refuse request lines of such length."""
 KEY_ID: Final = "#key-1"
@@ -57,6 +60,8 @@ _KEY_LISTS: Final = ("publicKey", "verificationMethod", "authentication", "keyAg
 _SOV: Final = "did:sov:"
 _DID: Final = re.compile(r"[!-~]+\Z")
 _URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
+Decoder: TypeAlias = Callable[[str], bytes | None]
+"""Returns the 32 bytes of the key in a text, or None."""
 
 
 class PeerDocument(msgspec.Struct, frozen=True):
@@ -151,6 +156,7 @@ class _Reading:
     def __init__(self, did: str, document: Json) -> None:
         self._did = did
         self._document = document
+        self._decoded: dict[tuple[Decoder, str], bytes | None] = {}
         self._keys = self._methods()
 
     def result(self) -> PeerDocument | None:
@@ -171,7 +177,7 @@ class _Reading:
         listed = chain.from_iterable(as_list(self._document.get(name)) for name in _KEY_LISTS)
         found: dict[str, bytes] = {}
         for method in islice(listed, METHODS_MAX):
-            key = _material(method) if isinstance(method, dict) else None
+            key = self._material(method) if isinstance(method, dict) else None
             key_id = method.get("id") if isinstance(method, dict) else None
             if isinstance(key_id, str) and key is not None:
                 found.setdefault(key_id.partition("#")[2] or key_id, key)
@@ -196,13 +202,32 @@ class _Reading:
         """Return the key that a service names, directly or by its id in this document."""
         if not isinstance(reference, str) or len(reference) > DID_CHARS_MAX:
             return None
-        key = read_key(reference)
-        if key is not None:
-            return _usable(key)
         subject, _, fragment = reference.partition("#")
-        if fragment and subject and not _is_same(subject, self._did):
-            return None
-        return self._keys.get(fragment or reference)
+        if not (fragment and subject) or _is_same(subject, self._did):
+            key = self._keys.get(fragment or reference)
+            if key is not None:
+                return key
+        return self._decode(read_key, reference)
+
+    def _material(self, method: Json) -> bytes | None:
+        """Return the Ed25519 key of a verification method, in any of its forms."""
+        match method:
+            case {"type": str(kind)} if kind.startswith("X25519"):
+                return None
+            case {"publicKeyBase58": str(text)}:
+                return self._decode(read_key, text)
+            case {"publicKeyMultibase": str(text)}:
+                return self._decode(_multibase, text)
+            case {"publicKeyJwk": {"kty": "OKP", "crv": "Ed25519", "x": str(text)}}:
+                return self._decode(_coordinate, text)
+            case _:
+                return None
+
+    def _decode(self, decoder: Decoder, text: str) -> bytes | None:
+        """Return the key in a text if a message can be packed to it, else None."""
+        if (decoder, text) not in self._decoded and len(self._decoded) < DECODED_MAX:
+            self._decoded[decoder, text] = _usable(decoder(text))
+        return self._decoded.get((decoder, text))
 
     def _services(self) -> Iterator[Json]:
         for service in islice(as_list(self._document.get("service")), SERVICES_MAX):
@@ -260,27 +285,16 @@ def is_url(text: object) -> bool:
         return False
 
 
-def _material(method: Json) -> bytes | None:
-    """Return the Ed25519 key of a verification method, in any of its forms."""
-    match method:
-        case {"type": str(kind)} if kind.startswith("X25519"):
-            return None
-        case {"publicKeyBase58": str(text)}:
-            return _usable(read_key(text))
-        case {"publicKeyMultibase": str(text)}:
-            return _usable(_multibase(text))
-        case {"publicKeyJwk": {"kty": "OKP", "crv": "Ed25519", "x": str(text)}}:
-            return _usable(b64decode_exactly(text, KEY_BYTES))
-        case _:
-            return None
-
-
 def _multibase(text: str) -> bytes | None:
     try:
         return multibase_decode(text, ED25519_PREFIX)
     except ValueError:
         # Early Ed25519VerificationKey2020: the bare key after the z, without its codec.
         return read_key(text[1:]) if text.startswith("z") else None
+
+
+def _coordinate(text: str) -> bytes | None:
+    return b64decode_exactly(text, KEY_BYTES)
 
 
 def _usable(key: bytes | None) -> bytes | None:

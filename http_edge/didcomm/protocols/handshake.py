@@ -29,6 +29,7 @@ from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, pe
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted, not_admitted
 from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Outcome, Request
+from http_edge.listener.address_charge import charge_unproven
 
 PROBLEM_REPORT: Final = "problem_report"
 """The name in RFC 0160, RFC 0023 and RFC 0434, with an underscore (RFC 0035 has a hyphen)."""
@@ -103,12 +104,12 @@ class HandshakeResponder:
         ``document`` is a rejection if the request shows no usable document.
         """
         if isinstance(document, NotAdmitted):
-            return document
+            return _charged(document)
         if not document.is_of(request.sender):
-            return NotAdmitted.NOT_PACKED
+            return _charged(NotAdmitted.NOT_PACKED)
         routing_keys = list(map(base58, document.routing_keys))
         if self._own.leads_back(document.endpoint, routing_keys):
-            return NotAdmitted.LEADS_BACK
+            return _charged(NotAdmitted.LEADS_BACK)
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
             return admitted
@@ -124,6 +125,12 @@ class HandshakeResponder:
         )
         connected = await request.ask(request.sender.did, Connect(connection), Done)
         return not_admitted(connected) if isinstance(connected, Refusal) else None
+
+
+def _charged(rejection: NotAdmitted) -> NotAdmitted:
+    """Charge a handshake that ends before its admission, which charges all others."""
+    charge_unproven(0)
+    return rejection
 
 
 def refused(rejection: NotAdmitted) -> Outcome:

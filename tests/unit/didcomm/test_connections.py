@@ -16,6 +16,8 @@ from http_edge.didcomm.envelopes.signed import verify_member
 from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.connections import _document
 from http_edge.didcomm.protocols.protocol import NOTHING
+from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to
+from http_edge.settings.settings import Rates
 from tests.unit.didcomm.inviter import (
     HTTP_URL,
     SERVICE,
@@ -144,6 +146,29 @@ async def test_a_request_that_cannot_be_read_is_refused_and_uses_nothing_up(
         request = connection_request(ALICE, inviter.invite(single_use=True), connection=connection)
         assert await inviter.refusal(request) == "request_not_accepted"
         assert inviter.agents.seen == []
+
+
+NO_AGENTS: dict[str, Any] = {
+    **BROKEN,
+    "a document of another key": {"DID": MALLORY.unqualified, "DIDDoc": MALLORY.legacy_document()},
+    "an endpoint of the mediator": {
+        "DID": ALICE.unqualified,
+        "DIDDoc": Wallet(1, HTTP_URL).legacy_document(),
+    },
+}
+
+
+@pytest.mark.parametrize("connection", NO_AGENTS.values(), ids=NO_AGENTS)
+async def test_a_handshake_that_makes_no_agent_costs_as_much_as_a_request_that_proves_nothing(
+    tmp_path: Path, connection: object
+) -> None:
+    rates = AddressRates(Rates(), 1)
+    charged_to(AddressCharge(rates, "203.0.113.1", lambda: 0.0))
+    async with inviter_of(tmp_path) as inviter:
+        request = connection_request(ALICE, inviter.invite(), connection=connection)
+        assert await inviter.refusal(request) == "request_not_accepted"
+    assert rates.requests.has("203.0.113.1", 0.0, 10_000 - 16)
+    assert not rates.requests.has("203.0.113.1", 0.0, 10_000 - 15)
 
 
 async def test_no_agent_connects_with_the_document_of_another(tmp_path: Path) -> None:

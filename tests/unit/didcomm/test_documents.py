@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
 from http_edge.didcomm.envelopes.documents import (
     ENDPOINT_CHARS_MAX,
-    KEYS_MAX,
-    METHODS_MAX,
-    SERVICES_MAX,
     PeerDocument,
     read_document,
     resolve,
@@ -334,18 +331,6 @@ def test_what_is_no_did_and_no_document_is_refused() -> None:
     others: tuple[object, ...] = (None, [], "text", 5, {}, {"id": SOV})
     for document in others:
         assert read(document) is None
-
-
-def test_what_others_could_make_grow_is_bounded() -> None:
-    service = legacy()["service"][0]
-    assert read(legacy(recipientKeys=[base58(KEY)] * (KEYS_MAX + 1))) is None
-    assert read(legacy(routingKeys=[base58(KEY)] * (KEYS_MAX + 1))) is None
-    many = [{**service, "serviceEndpoint": ""}] * SERVICES_MAX
-    assert read(legacy() | {"service": [*many, service]}) == ((KEY,), (ROUTING,), "")
-    methods = [{"id": f"#{n}", "publicKeyBase58": base58(KEY)} for n in range(1, METHODS_MAX + 1)]
-    late = {"id": "#late", "publicKeyBase58": base58(KEY)}
-    document = legacy(recipientKeys=["#late"]) | {"publicKey": [*methods, late]}
-    assert read(document) is None
 
 
 def test_did_key_and_did_peer_0_resolve_to_their_key() -> None:
