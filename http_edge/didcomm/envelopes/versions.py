@@ -119,7 +119,8 @@ def wrap(
     are in the order from the agent outwards; ``fetched`` returns the fetched documents of web DIDs
     among them. Return None if the envelope cannot be wrapped.
     """
-    if _is_v2(envelope) or any(read_key(text) is None for text in routing_keys):
+    # DIDComm v1 names the agent and all mediators by their keys.
+    if _is_v2(envelope) or any(read_key(text) is None for text in (did, *routing_keys)):
         return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id, fetched)
     return forward_v1.wrap(envelope, did, routing_keys, new_id)
 

@@ -56,16 +56,26 @@ def test_each_mediator_on_the_way_learns_the_next_hop_and_no_more() -> None:
     assert {outer["@id"], inner["@id"]} == {"id-1", "id-2"}
 
 
-def test_mediators_of_dids_learn_the_agent_by_the_did_that_it_has_with_them() -> None:
-    far = OwnDids(FAR)
-    wrapped = wrap(ENVELOPE, DID, PEER_DID, [far.peer2], ids())
+@pytest.mark.parametrize(
+    ("did", "routing_key"),
+    [
+        (DID, OwnDids(FAR).peer2),
+        (PEER_DID, did_key_reference(FAR.public)),
+        ("did:web:agent.example", base58(FAR.public)),
+    ],
+)
+def test_mediators_learn_an_agent_by_the_did_that_it_has_with_them_if_either_has_no_key(
+    did: str, routing_key: str
+) -> None:
+    wrapped = wrap(ENVELOPE, did, PEER_DID, [routing_key], ids())
     assert wrapped is not None
-    version = V2(far)
+    version = V2(OwnDids(FAR))
     unpacked = version.unpack(orjson.loads(wrapped))
     assert isinstance(unpacked, Unpacked)
     forward = version.read(unpacked)
     assert forward is not None
     assert (forward.is_forward, forward.body) == (True, {"next": PEER_DID})
+    assert forward.attachments[""] == [{"data": {"json": orjson.loads(ENVELOPE)}}]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,6 @@ def test_mediators_of_dids_learn_the_agent_by_the_did_that_it_has_with_them() ->
     [
         (ENVELOPE, DID, "no key"),
         (ENVELOPE, DID, base58(bytes(32))),
-        (ENVELOPE, "did:web:agent.example", base58(NEAR.public)),
         (b"", DID, base58(NEAR.public)),
         (b"no json", DID, base58(NEAR.public)),
         (ENVELOPE + b',"to":"x"', DID, base58(NEAR.public)),
