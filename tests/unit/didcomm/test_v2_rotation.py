@@ -36,6 +36,14 @@ def prior(rotation: DidRotation, **change: str) -> str:
     return write_from_prior(rotation, change.get("kid", kid), OTHER)
 
 
+def signed(claims: dict[str, Any]) -> str:
+    """A JWT of the prior DID, as another agent may write it."""
+    head = {"typ": "JWT", "alg": "EdDSA", "kid": f"{PRIOR.peer4}#key-1"}
+    whole = {"iss": PRIOR.peer4, "iat": 1, **claims}
+    text = ".".join(b64encode(orjson.dumps(part)) for part in (head, whole))
+    return f"{text}.{b64encode(sign(OTHER.seed, text.encode()))}"
+
+
 def test_a_change_of_did_is_proven_by_the_prior_one() -> None:
     moved = DidRotation(PRIOR.peer4, PEER4, 1_600_000_000)
     found = message(from_prior=prior(moved))
@@ -132,12 +140,34 @@ def test_a_change_that_is_not_proven_changes_nothing() -> None:
 def test_what_a_key_signed_for_something_else_changes_no_did(
     claims: dict[str, Any], *, is_proven: bool
 ) -> None:
-    whole = {"iss": PRIOR.peer4, "iat": 1, "sub": PEER4, **claims}
-    head = {"typ": "JWT", "alg": "EdDSA", "kid": f"{PRIOR.peer4}#key-1"}
-    text = ".".join(b64encode(orjson.dumps(part)) for part in (head, whole))
-    signature = b64encode(sign(OTHER.seed, text.encode()))
-    found = message(None if whole["sub"] is None else PEER4, from_prior=f"{text}.{signature}")
+    proof = signed({"sub": PEER4, **claims})
+    found = message(PEER4 if claims.get("sub", PEER4) else None, from_prior=proof)
     assert (found.rotation is not None) is is_proven
+
+
+@pytest.mark.parametrize(
+    ("issued_at", "issued_at_s"),
+    [
+        (1_600_000_000, 1_600_000_000),
+        (1_600_000_000.0, 1_600_000_000),
+        (1_600_000_000.999, 1_600_000_000),
+        (2**40, 2**40),
+        (2**40 + 0.5, None),
+        (2**53 - 1, None),
+        (1e300, None),
+        (-0.5, None),
+        (True, None),
+        ("1600000000", None),
+        (None, None),
+    ],
+)
+def test_a_change_of_did_has_a_date_in_seconds_with_a_fraction_or_without(
+    issued_at: object, issued_at_s: int | None
+) -> None:
+    proof = signed({"sub": PEER4, "iat": issued_at})
+    for now_s in (2**41, None):
+        found = read_from_prior(proof, SeenDids(), lambda _: True, now_s)
+        assert (None if found is None else found.issued_at_s) == issued_at_s
 
 
 @pytest.mark.parametrize(("chars", "is_to_learn"), [(1, True), (FROM_PRIOR_CHARS_MAX, False)])

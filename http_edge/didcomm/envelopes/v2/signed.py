@@ -26,6 +26,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import DidRotation, Json
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
 from http_edge.didcomm.envelopes.signed import Signature, signatures_in
+from http_edge.didcomm.envelopes.v2.plaintext import TIME_S_MAX
 
 MEDIA_TYPE: Final = "application/didcomm-signed+json"
 FROM_PRIOR_CHARS_MAX: Final = 16_384
@@ -63,7 +64,7 @@ class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The claims of a DID rotation; a JWT with other claims was signed for another purpose."""
 
     iss: str
-    iat: int
+    iat: float
     sub: str | None = None
     aud: str | list[str] | None = None
     exp: float | None = None
@@ -128,9 +129,9 @@ def read_from_prior(
         return None
     if account_did(prior.iss) != account_did(signed.did):
         return None
-    if prior.iat < 0 or not prior.is_meant(is_own, now_s):
+    if not 0 <= prior.iat <= TIME_S_MAX or not prior.is_meant(is_own, now_s):
         return None
-    return DidRotation(prior.iss, prior.sub, prior.iat, _accounts(signed, seen))
+    return DidRotation(prior.iss, prior.sub, int(prior.iat), _accounts(signed, seen))
 
 
 def _accounts(signed: SignedMessage, seen: SeenDids) -> list[str]:
