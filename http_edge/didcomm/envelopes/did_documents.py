@@ -25,6 +25,7 @@ from http_edge.didcomm.envelopes.documents import (
     METHODS_MAX,
     SERVICES_MAX,
     as_list,
+    has_type,
     is_url,
 )
 from http_edge.didcomm.envelopes.keys import DID_KEY, curve_public, did_key, read_key
@@ -282,7 +283,7 @@ def messaging_services(document: Json) -> Sequence[MessagingService]:
 
 def _services(document: Json) -> Iterator[MessagingService]:
     for service in islice(as_list(document.get("service")), SERVICES_MAX):
-        if not isinstance(service, dict) or service.get("type") != _MESSAGING:
+        if not isinstance(service, dict) or not has_type(service, _MESSAGING):
             continue
         endpoint = service.get("serviceEndpoint")
         for each in endpoint[:SERVICES_MAX] if isinstance(endpoint, list) else [endpoint]:

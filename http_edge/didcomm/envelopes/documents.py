@@ -55,7 +55,7 @@ LEGACY_CONTEXT: Final = "https://w3id.org/did/v1"
 
 _LEGACY_DID_BYTES: Final = 16
 """An unqualified did:sov is the first half of its key."""
-_V1_TYPES: Final = frozenset({"did-communication", "IndyAgent"})
+_V1_TYPES: Final = ("did-communication", "IndyAgent")
 _KEY_LISTS: Final = ("publicKey", "verificationMethod", "authentication", "keyAgreement")
 _SOV: Final = "did:sov:"
 _DID: Final = re.compile(r"[!-~]+\Z")
@@ -255,8 +255,15 @@ def _is_same(one: str, other: str) -> bool:
     return peer4_short(one.removeprefix(_SOV)) == peer4_short(other.removeprefix(_SOV))
 
 
+def has_type(service: Json, *types: str) -> bool:
+    """Say whether a service is of one of these types; it may have a set of them (DID Core 5.4)."""
+    kind = service.get("type")
+    listed = kind[:SERVICES_MAX] if isinstance(kind, list) else [kind]
+    return any(each in types for each in listed)
+
+
 def _is_v1(service: Json) -> bool:
-    return service.get("type") in _V1_TYPES if isinstance(service.get("type"), str) else False
+    return has_type(service, *_V1_TYPES)
 
 
 def _preference(service: Json) -> tuple[bool, float]:

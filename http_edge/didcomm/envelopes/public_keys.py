@@ -147,7 +147,7 @@ def read_method(method: Mapping[str, object]) -> PublicKey | None:
     match method:
         case {"publicKeyMultibase": str(text)}:
             return read_multibase(text)
-        case {"publicKeyJwk": jwk}:
+        case {"publicKeyJwk": dict(jwk)}:
             return read_jwk(jwk)
         case {"type": "X25519KeyAgreementKey2019", "publicKeyBase58": str(text)}:
             return _base58(Curve.X25519, text)

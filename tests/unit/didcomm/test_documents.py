@@ -300,6 +300,12 @@ def test_the_lowest_priority_of_the_v1_types_is_used_first() -> None:
         assert read(legacy() | {"service": services}) == ((KEY,), (), "https://odd.example")
 
 
+def test_a_service_may_have_several_types() -> None:
+    document = legacy(type=["LinkedDomains", "did-communication"])
+    del document["service"][0]["recipientKeys"]
+    assert read(document) == WITH_ROUTING
+
+
 def test_a_service_with_an_endpoint_goes_before_one_without() -> None:
     document = legacy(serviceEndpoint="didcomm:transport/queue")
     document["service"].append(legacy(priority=9)["service"][0])

@@ -221,6 +221,10 @@ def test_base58_is_read_as_the_library_reads_it(content: bytes, zeros: int) -> N
             "accept": ["didcomm/v2"],
             "routingKeys": ["did:example:r"],
         },
+        {
+            "type": ["LinkedDomains", "DIDCommMessaging"],
+            "serviceEndpoint": {**ENDPOINT, "routingKeys": ["did:example:r"]},
+        },
     ],
 )
 def test_a_service_is_read_in_every_spelling(service: dict[str, Any]) -> None:
@@ -364,6 +368,8 @@ def test_a_bare_key_is_on_the_curve_that_its_type_names() -> None:
     )
     assert read_method({**bare, "type": "Ed25519VerificationKey2018"}) == ED
     assert read_method({**bare, "type": "Bls12381G2Key2020"}) is None
+    empty = {"publicKeyJwk": None, "publicKeyMultibase": None}
+    assert read_method({**bare, **empty, "type": "Ed25519VerificationKey2018"}) == ED
 
 
 def test_a_text_that_is_longer_than_any_key_is_not_decoded(
