@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nacl.bindings import crypto_box_beforenm
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.envelopes.messages import ForOthers, UnpackRejection
@@ -75,6 +76,26 @@ def test_anoncrypt_brings_the_message_and_no_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], None)
     assert _opened(packed) == OpenedEnvelope(message, None)
     assert base58(WALLET.public).encode() not in packed
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_opened", "computed"),
+    [({}, True, 1), ({"encrypted_key": to_b64(bytes(48))}, False, 3)],
+)
+def test_a_shared_key_is_remembered_once_its_sender_is_proven(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], *, is_opened: bool, computed: int
+) -> None:
+    sender, made = askar_key(KeyPair.new().seed), list[bytes]()
+    body = askar_pack(b"hello", [OURS.public], sender, change=_set_for_us(**changed))
+
+    def counted(theirs: bytes, own_private: bytes) -> bytes:
+        made.append(theirs)
+        return crypto_box_beforenm(theirs, own_private)
+
+    monkeypatch.setattr("http_edge.didcomm.envelopes.v1.envelope.crypto_box_beforenm", counted)
+    for _ in range(3):
+        assert isinstance(_opened(body), OpenedEnvelope) is is_opened
+    assert len(made) == computed
 
 
 @pytest.mark.parametrize(("name", "sender"), [("authcrypt", WALLET.public), ("anoncrypt", None)])

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 from typing import Final, Literal
 
 import msgspec
 import orjson
+from cachetools import LRUCache
 from nacl.bindings import (
     crypto_aead_chacha20poly1305_ietf_decrypt,
     crypto_aead_chacha20poly1305_ietf_encrypt,
@@ -41,6 +42,8 @@ _TAG_BYTES: Final = 16
 _BOX_IV_BYTES: Final = 24
 _SHARED_MAX: Final = 8192
 """Remembered shared keys, one for each correspondent, some 300 bytes each."""
+_SHARED: Final[LRUCache[tuple[bytes, bytes], bytes]] = LRUCache(_SHARED_MAX)
+_LOCK: Final = Lock()
 
 
 class OpenedEnvelope(msgspec.Struct, frozen=True):
@@ -144,8 +147,10 @@ def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope
     if len(tag) != _TAG_BYTES:  # else bytes could be moved between tag and ciphertext
         raise ValueError("not a tag")
     if sealed.header.alg == _AUTHCRYPT:
-        sender_key, shared = _sender(b64decode(box.sender or ""), own)
+        sender_key, theirs = _sender(b64decode(box.sender or ""), own)
+        shared = _shared(theirs, own.curve_private)
         content_key = crypto_box_open_easy_afternm(encrypted_key, b64decode(box.iv or ""), shared)
+        _keep(theirs, own.curve_private, shared)  # the sender's key was needed to make this box
     else:
         sender_key = None
         content_key = crypto_box_seal_open(encrypted_key, own.curve_public, own.curve_private)
@@ -159,13 +164,13 @@ def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope
 
 
 def _sender(sealed: bytes, own: KeyPair) -> tuple[bytes, bytes]:
-    """Return the sender's key that a message claims, and the key of all boxes between it and us."""
+    """Return the sender's key that a message claims, and its Curve25519 half."""
     text = crypto_box_seal_open(sealed, own.curve_public, own.curve_private).decode()
     key = read_key(text)
     theirs = curve_public(key) if key is not None and base58(key) == text else None
     if key is None or theirs is None:
         raise ValueError("not a key in base58")
-    return key, _shared(theirs, own.curve_private)
+    return key, theirs
 
 
 def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> dict[str, object]:
@@ -178,13 +183,22 @@ def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> 
         box = crypto_box_seal(content_key, theirs)
     else:
         iv = secrets.token_bytes(_BOX_IV_BYTES)
-        box = crypto_box_easy_afternm(content_key, iv, _shared(theirs, sender.curve_private))
+        shared = _shared(theirs, sender.curve_private)
+        box = crypto_box_easy_afternm(content_key, iv, shared)
+        _keep(theirs, sender.curve_private, shared)
         header["sender"] = b64encode(crypto_box_seal(base58(sender.public).encode(), theirs))
         header["iv"] = b64encode(iv)
     return {"encrypted_key": b64encode(box), "header": header}
 
 
-@lru_cache(_SHARED_MAX)
 def _shared(theirs: bytes, own_private: bytes) -> bytes:
     """Return the key of all boxes between two Curve25519 keys: the costly half of making a box."""
-    return crypto_box_beforenm(theirs, own_private)
+    with _LOCK:
+        known = _SHARED.get((theirs, own_private))
+    return crypto_box_beforenm(theirs, own_private) if known is None else known
+
+
+def _keep(theirs: bytes, own_private: bytes, shared: bytes) -> None:
+    """Remember the key with a correspondent; of unproven ones, strangers would push it out."""
+    with _LOCK:
+        _SHARED[theirs, own_private] = shared
