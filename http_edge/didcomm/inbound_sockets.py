@@ -34,8 +34,9 @@ from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
-_PEERS_MAX: Final = 64
-"""Agents on one socket; one more agent gets answers, but no pushed messages."""
+_PEERS_MAX: Final = 3
+"""Agents on one socket; one more agent gets answers, but no pushed messages. No known agent shares
+a socket, but one whose DID has changed can count twice. Each takes up to 14 KB."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
 _LONG_POLLS_MAX: Final = 8
@@ -181,14 +182,20 @@ class InboundSocket(InboundTransport):
             if not awaited.done():
                 awaited.set_result(False)
         self._tasks.cancel()
-        for did, peer in self._peers.items():
+        for peer in self._peers.values():
             peer.stop()
+        await asyncio.gather(*self._tasks, self._release(), return_exceptions=True)
+
+    async def _release(self) -> None:
+        """End the sessions and leases of one agent after the other.
+
+        Many sockets may end at once, and what they send takes places that others need.
+        """
+        for did, peer in list(self._peers.items()):
             self._dependencies.hub.remove(did, peer)
-        releases = [
-            self._dependencies.identities.ask(did, ReleaseLeases(self.session), b"", Done)
-            for did in self._peers
-        ]
-        await asyncio.gather(*self._tasks, *releases, return_exceptions=True)
+            release = ReleaseLeases(self.session)
+            await self._dependencies.identities.ask(did, release, b"", Done)
+            await self._dependencies.hub.session_ended(did)
 
     async def _receive_message(self, body: bytes) -> None:
         try:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final
 
 from actors.host.clock import NewId
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.protocols.protocol import PeerState
 
-_SENDERS_MAX: Final = 64
+_SENDERS_MAX: Final = 16
 """Senders whose return routes one socket remembers."""
-_THREADS_MAX: Final = 64
-"""Threads that one sender names on one socket for return route ``thread``."""
-
-
+_THREADS_MAX: Final = 32
+"""Threads that all senders of one socket together name for return route ``thread``."""
+_ROUTE_BYTES: Final = 16
 _NOTHING: Final = PeerState()
 _ANSWER: Final = PeerState(routable=True)
 _EVERYTHING: Final = PeerState(routable=True, open_route=True)
@@ -25,8 +25,8 @@ class InboundTransport:
 
     def __init__(self, new_id: NewId) -> None:
         self._new_session = new_id
-        self._open: set[str] = set()
-        self._threads: dict[str, set[str]] = {}
+        self._open: set[bytes] = set()
+        self._threads: set[bytes] = set()
 
     @cached_property
     def session(self) -> str:
@@ -40,18 +40,17 @@ class InboundTransport:
         costs the mediator memory.
         """
         did, route = sender.did, message.return_route
-        if route == "all":
-            if len(self._open) < _SENDERS_MAX:
-                self._open.add(did)
+        if route == "all" and len(self._open) < _SENDERS_MAX:
+            self._open.add(_route(did))
+        if route == "all" or _route(did) in self._open:
             return _EVERYTHING
-        if did in self._open:
-            return _EVERYTHING
-        threads = self._threads.get(did)
-        if route == "thread":
-            if threads is None and len(self._threads) < _SENDERS_MAX:
-                threads = self._threads[did] = set()
-            if threads is not None and len(threads) < _THREADS_MAX:
-                threads.add(message.return_route_thread)
-            if message.return_route_thread == message.thread_id:
-                return _ANSWER
-        return _ANSWER if message.thread_id in (threads or ()) else _NOTHING
+        if route == "thread" and len(self._threads) < _THREADS_MAX:
+            self._threads.add(_route(did, message.return_route_thread))
+        if route == "thread" and message.return_route_thread == message.thread_id:
+            return _ANSWER
+        return _ANSWER if _route(did, message.thread_id) in self._threads else _NOTHING
+
+
+def _route(*names: str) -> bytes:
+    """Return a return route in few bytes: a sender chooses how long DID and thread are."""
+    return blake2b("\0".join(names).encode(), digest_size=_ROUTE_BYTES).digest()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import re
+import tracemalloc
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import yaml
@@ -12,14 +15,28 @@ import yaml
 from actors.core.nonces import SENDERS_MAX
 from actors.host.question_threads import THREADS
 from actors.host.writer import UNANSWERED_BYTES_MAX
+from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import ID_CHARS_MAX, AgentAccount, Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2
+from http_edge.didcomm.envelopes.v2.version import agent_account
+from http_edge.didcomm.inbound_sockets import _PEERS_MAX, InboundSocket, SocketDependencies
+from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
 from tests.tidy.modules import ROOT
+from tests.unit.didcomm.requests import message
 
 KIB: Final = 1_024
 MIB: Final = KIB * KIB
 GIB: Final = KIB * MIB
 CONNECTION_BYTES: Final = 44 * KIB
 """Measured: one WebSocket, 40 KiB; and what it may hold of a head or a message uncounted."""
+SOCKET_BYTES: Final = 36 * KIB
+"""Of a socket besides its first agent: further agents, with DIDs as long as may be, the pushes to
+them, and the return routes of strangers."""
+PUSHES_BYTES: Final = 5 * KIB
+"""Measured: the pushes to one agent whose queue is empty."""
 COPIES: Final = 3
 """A body or an answer on its way through a process: as received, as read, as sent on."""
 SHARDS: Final = 64
@@ -59,9 +76,10 @@ def of_edge(settings: Settings) -> list[Row]:
         ("edge: itself", "", 0, 160 * MIB),
         (
             "edge: connections, sockets, heads of requests",
-            "`connections_max`, `connections_per_address_max`, `head_bytes_max`",
-            limits.connections_per_address_max * connection,
-            limits.connections_max * connection,
+            "`connections_max`, `sockets_max`, those `_per_address`, `head_bytes_max`",
+            limits.connections_per_address_max * connection
+            + limits.sockets_per_address_max * SOCKET_BYTES,
+            limits.connections_max * connection + limits.sockets_max * SOCKET_BYTES,
         ),
         (
             "edge: bodies and messages of sockets, arriving and worked on",
@@ -148,6 +166,63 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_table_in_the_threat_model_is_that_of_the_defaults(settings: Settings) -> None:
     assert table(settings) in (ROOT / "THREAT_MODEL.md").read_text()
+
+
+def longest_address() -> bytes:
+    """The address of a DIDComm v2 agent whose DID is as long as a DID may be."""
+    keys = KeyPair.from_seed(bytes(32))
+
+    def did_with(uri: str) -> str:
+        service: Json = {"type": "DIDCommMessaging", "serviceEndpoint": {"uri": uri}}
+        return encode_peer2([keys.public], [service], agreement_keys=[keys.curve_public])
+
+    uri = "https://agent.example.com/"
+    did = did_with(uri + "x" * ((DID_CHARS_MAX - len(did_with(uri))) * 3 // 4))
+    document = resolve_document(did)
+    own = OwnDids(keys, own_services("https://mediator.example.com"))
+    account = document and agent_account(f"{did}#key-2", document, own.peer4)
+    assert account
+    assert DID_CHARS_MAX - 4 < len(did) <= DID_CHARS_MAX
+    return account.address
+
+
+def socket_of(settings: Settings) -> InboundSocket:
+    """A socket whose agents send nothing that reaches a host."""
+    unused = cast("Any", None)
+    dependencies = SocketDependencies(
+        settings=settings,
+        envelopes=unused,
+        inbound=unused,
+        identities=unused,
+        hub=Hub("edge-0", unused),
+        waiting=unused,
+        new_id=lambda: "session-1",
+    )
+    return InboundSocket(dependencies, unused, unused)
+
+
+async def test_what_strangers_make_a_socket_remember_is_within_its_bytes(
+    settings: Settings,
+) -> None:
+    socket, address, threads = socket_of(settings), longest_address(), itertools.count()
+
+    async def admit(sender: int, **route: str) -> None:
+        account = AgentAccount(f"did:example:{sender:048}", "v2", b"%d" % sender + address)
+        await socket.admit(account, message("trust_ping/1.0/ping", **{"~transport": route}))
+
+    await admit(0, return_route="all")
+    tracemalloc.start()
+    try:
+        for sender in range(1, 100):
+            for _ in range(3):
+                thread = f"{next(threads):010}".ljust(ID_CHARS_MAX, "\U0001f600")
+                await admit(sender, return_route="thread", return_route_thread=thread)
+            await admit(sender, return_route="all")
+        gc.collect()  # what the interpreter keeps for the next objects is not of the socket
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes + (_PEERS_MAX - 1) * PUSHES_BYTES <= SOCKET_BYTES
 
 
 def size(text: str) -> int:

@@ -65,12 +65,16 @@ _SENDERS_MAX: Final = 2048
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
-    """The address for answers: the peer's DID and key as it spells them, and our own DID."""
+    """The address for answers: the peer's key as it spells it, and our own DID."""
 
-    did: str
     kid: str
     key: str
     own_did: str
+
+    @property
+    def did(self) -> str:
+        """The peer's DID as it spells it."""
+        return self.kid.partition("#")[0]
 
 
 class _Sender(msgspec.Struct, frozen=True):
@@ -341,7 +345,7 @@ def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
 
 
 def _account(sender: _Sender, own_did: str) -> AgentAccount:
-    address = _Address(sender.did, sender.kid, write_multibase(sender.key), own_did)
+    address = _Address(sender.kid, write_multibase(sender.key), own_did)
     return AgentAccount(sender.account, plaintext.VERSION, msgspec.msgpack.encode(address))
 
 
