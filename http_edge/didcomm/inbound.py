@@ -31,7 +31,6 @@ from http_edge.didcomm.envelopes.messages import (
     Message,
     OpenReport,
     ProblemReport,
-    Reply,
 )
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
@@ -374,11 +373,10 @@ class Inbound:
         if outcome.reply is None:
             return None
         answer = outcome.reply
-        delivered_bytes = answer.delivered_bytes if isinstance(answer, Reply) else 0
         envelope = await packed(
-            delivered_bytes, lambda: self._pack(answer, request.message, request.sender)
+            outcome.delivered_bytes, lambda: self._pack(answer, request.message, request.sender)
         )
-        if not delivered_bytes:
+        if not outcome.delivered_bytes:
             # A delivery was charged when its messages were read.
             charge_answer(len(envelope))
         if request.peer.routable:

@@ -37,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 3
 """Agents on one socket; one more agent gets answers, but no pushed messages. No known agent shares
 a socket, but one whose DID has changed can count twice. Each takes up to 14 KB."""
+_LEASES_MAX: Final = 4
+"""Other agents on one socket whose leases end with it; those of one more end by themselves."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
 _LONG_POLLS_MAX: Final = 8
@@ -115,6 +117,7 @@ class InboundSocket(InboundTransport):
         self._outgoing = outgoing
         self._client = client
         self._peers: dict[str, _Peer] = {}
+        self._leased: set[str] = set()
         self._tasks = Tasks()
         self._passed: set[asyncio.Task[None]] = set()
         self._passable = asyncio.Event()
@@ -191,8 +194,9 @@ class InboundSocket(InboundTransport):
 
         Many sockets may end at once, and what they send takes places that others need.
         """
-        for did, peer in list(self._peers.items()):
-            self._dependencies.hub.remove(did, peer)
+        for did in [*self._peers, *self._leased]:
+            if (peer := self._peers.get(did)) is not None:
+                self._dependencies.hub.remove(did, peer)
             release = ReleaseLeases(self.session)
             await self._dependencies.identities.ask(did, release, b"", Done)
             await self._dependencies.hub.session_ended(did)
@@ -212,10 +216,17 @@ class InboundSocket(InboundTransport):
             return
         if received.back is not None:
             self._outgoing.put(received.back)
+            self._note_leases(received.request.sender.did, received.outcome)
             if ids := received.outcome.handed_over:
                 request = received.request
                 _ = self._spawn(self._hand_over(request.sender.did, request.command, ids))
         await self._follow(received.request, received.outcome)
+
+    def _note_leases(self, did: str, outcome: Outcome) -> None:
+        """Note an agent that got messages, though none may be pushed to it."""
+        has_leases = outcome.handed_over or outcome.delivered_bytes
+        if has_leases and did not in self._peers and len(self._leased) < _LEASES_MAX:
+            self._leased.add(did)
 
     def _reject(self, rejection: MessageRejection) -> None:
         """Report why a message was rejected, never in plain text: Credo fails on a non-envelope.

@@ -26,6 +26,7 @@ from http_edge.didcomm.envelopes.messages import (
     Message,
     MessageType,
 )
+from http_edge.didcomm.envelopes.messages import Reply as ReplyMessage
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.problems import Problem, problem_of, report_of
 
@@ -111,6 +112,11 @@ class Outcome(msgspec.Struct, frozen=True):
     refused: str = ""
     to_retry: Problem | None = None
     untold: Problem | None = None
+
+    @property
+    def delivered_bytes(self) -> int:
+        """The length of all messages of the queue in the reply."""
+        return self.reply.delivered_bytes if isinstance(self.reply, ReplyMessage) else 0
 
 
 class LiveModeChange(msgspec.Struct, frozen=True):

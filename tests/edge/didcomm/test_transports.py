@@ -34,6 +34,7 @@ from tests.unit.outbound.agent_host import Gate, agent_host
 PING = "trust_ping/1.0/ping"
 MEDIATE = "coordinate-mediation/1.0/mediate-request"
 STATUS = "messagepickup/2.0/status-request"
+FETCH = "messagepickup/2.0/delivery-request"
 TEXT_TOO = pytest.mark.parametrize("is_text", [False, True], ids=["binary", "text"])
 
 
@@ -365,6 +366,28 @@ async def test_beyond_the_bound_of_wallets_on_a_socket_one_more_gets_answers_and
         assert report["description"]["code"] == "e.m.live-mode-not-supported"
         assert (await answer(second, STATUS))["message_count"] == 0
         assert (await answer(first, change, live_delivery=True))["live_delivery"] is True
+
+
+@pytest.mark.parametrize(("route", "peers_max"), [("thread", 1), ("all", 0)])
+async def test_what_any_wallet_got_on_a_socket_is_offered_again_when_that_ends(
+    network: WalletNetwork,
+    bob: Bob,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    route: str,
+    peers_max: int,
+) -> None:
+    monkeypatch.setattr(inbound_sockets, "_PEERS_MAX", peers_max)
+    await network.write(bob, "one")
+    async with network.socket() as socket:
+        fetch = sealed(bob.connection, FETCH, limit=1, **routed(route))
+        await socket.raw.send_bytes(fetch)
+        assert len(opened(bob.connection, await socket.data())["~attach"]) == 1
+        assert await bob.wallet.fetch() == []
+    async with asyncio.timeout(WAIT_S):
+        while not (again := await bob.wallet.fetch()):
+            pass
+    assert bob.texts(again) == ["one"]
 
 
 async def test_an_edge_that_goes_away_says_so(network: WalletNetwork, bob: Bob) -> None:
