@@ -92,10 +92,10 @@ def status_of(state: QueueState, now_ms: int) -> Json:
 
 
 def item_of(message: DeliveredMessage) -> Json:
-    """Return a message as an item of a batch; only JSON is queued (``Envelopes.read_forward``)."""
+    """Return a message as an item of a batch; only JSON is queued (``MessageReader``)."""
     return {
         "id": message.message_id,
-        "msg": orjson.loads(message.payload),
+        "msg": orjson.Fragment(message.payload),
         "added_time": time_text(message.at_ms),
     }
 

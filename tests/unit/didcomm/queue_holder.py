@@ -151,7 +151,8 @@ class Holder:
         """The reply of an outcome as its wallet reads it."""
         question = next(each for made, each in self._questions if made is outcome)
         assert outcome.reply is not None
-        reply: Members = write_answer(outcome.reply, question, f"reply-{next(self._ids)}")
+        text = orjson.dumps(write_answer(outcome.reply, question, f"reply-{next(self._ids)}"))
+        reply: Members = orjson.loads(text)
         return reply
 
     async def ask(self, wallet: Recipient, kind: str, /, **circumstances: Any) -> Members:

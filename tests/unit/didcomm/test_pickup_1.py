@@ -11,6 +11,8 @@ import orjson
 import pytest
 
 from actors.core.refusals import Refusal
+from http_edge.didcomm.envelopes.messages import Attachment
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.pickup import ends_implicit
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.queue_holder import (
@@ -418,3 +420,12 @@ async def test_an_agent_that_never_connected_learns_nothing_of_others(holder: Ho
     for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
         report = await holder.ask(Recipient(7), kind, batch_size=1, message_ids=[], **LONG)
         assert problem_code(report) == "invalid_request"
+
+
+def test_a_message_goes_into_a_batch_as_it_is_and_is_not_read_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = orjson.dumps({**orjson.loads(envelope(1)), "x": [[]] * 6_000})
+    monkeypatch.delattr(orjson, "loads")
+    item = write_attachment(Attachment("id-1", payload, inlined=True))
+    assert orjson.dumps(item) == b'{"@id":"id-1","id":"id-1","message":%s}' % payload

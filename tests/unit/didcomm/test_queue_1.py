@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from actors.core.refusals import Refusal
+from actors.core.replies import DeliveredMessage
 from http_edge.didcomm.protocols.protocol import NOTHING
+from http_edge.didcomm.protocols.queue_1 import item_of
 from http_edge.settings.settings import Limits
 from tests.unit.didcomm.queue_holder import (
     ALICE,
@@ -263,3 +265,13 @@ async def test_one_queue_under_all_generations_loses_nothing(holder: Holder) -> 
     rest = await holder.ask(ALICE, FETCH)
     assert [item["id"] for item in rest["messages"]] == ids[1:2]
     assert (await status_of(holder))["message_count"] == 0
+
+
+def test_a_message_goes_into_a_batch_as_it_is_and_is_not_read_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = orjson.dumps({**orjson.loads(envelope(1)), "x": [[]] * 6_000})
+    monkeypatch.delattr(orjson, "loads")
+    item = item_of(DeliveredMessage("id-1", "key", payload, 1_800_000_000_000))
+    text = b'{"id":"id-1","msg":%s,"added_time":"2027-01-15 08:00:00Z"}' % payload
+    assert orjson.dumps(item) == text

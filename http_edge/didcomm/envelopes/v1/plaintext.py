@@ -137,7 +137,7 @@ def write_attachment(attachment: Attachment) -> Json:
     """Write an attachment as JSON."""
     if attachment.inlined:
         # RFC 0212 writes the id as ``@id``, but Credo reads ``id``.
-        message = orjson.loads(attachment.content)
+        message = orjson.Fragment(attachment.content)
         return {"@id": attachment.id, "id": attachment.id, "message": message}
     head: Json = {"@id": attachment.id}
     if attachment.media_type:
