@@ -93,15 +93,23 @@ class Forwarding:
         """
         # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
         # changed hands, its new owner would get nothing.
-        found = await asyncio.gather(*[self._find(name, command) for name in names])
+        found = await asyncio.gather(*[self._find_key(name, command) for name in names])
         names_of: dict[str, list[str]] = {}
-        for name, owner in zip(names, found, strict=True):
+        for name, owner in found:
             if isinstance(owner, KeyOwner):
                 names_of.setdefault(owner.owner_did, []).append(name)
         queued = await asyncio.gather(
             *[self._queue_once(did, own, envelopes, command) for did, own in names_of.items()]
         )
-        return [*queued, *(owner for owner in found if isinstance(owner, Refusal))]
+        return [*queued, *(owner for _, owner in found if isinstance(owner, Refusal))]
+
+    async def _find_key(self, name: str, command: bytes) -> tuple[str, KeyOwner | Refusal]:
+        """Find the owner of a name or of its twin; return it with the name that it registered."""
+        for each in (name, *twins(name)):
+            owner = await self._find(each, command)
+            if owner is not Refusal.KEY_UNKNOWN:
+                return each, owner
+        return name, Refusal.KEY_UNKNOWN
 
     async def _find(self, name: str, command: bytes) -> KeyOwner | Refusal:
         """Find the owner of a name; refused for the disk no later than its queue would refuse."""

@@ -10,7 +10,9 @@ import pytest
 from http_edge.clients.didcomm import forward
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.newer_wallets import connected
 from tests.edge.didcomm.wallet_network import (
     SENDER,
     SERVICE,
@@ -102,6 +104,21 @@ async def test_an_envelope_for_several_keys_of_one_wallet_is_stored_once(
         assert (await network.post(body if shape == "list" else envelope)).status == 202
     assert await bob.drained() == ["to both"]
     assert await carol.drained() == ["to both"]
+
+
+@pytest.mark.parametrize("shape", ["list", "envelope"])
+async def test_each_of_several_is_found_by_a_name_of_its_key_on_the_other_curve(
+    network: WalletNetwork, bob: Bob, shape: str
+) -> None:
+    key, carol = KeyPair.new(), await connected(network)
+    await carol.update_recipients(add=[x25519_name(key.curve_public)])
+    for others in [keys(1), [bob.key]]:
+        recipients = [key.public, *others]
+        envelope = pack(orjson.dumps(fresh()), recipients, SENDER)
+        body = forwarded([base58(each) for each in recipients], orjson.loads(envelope))
+        assert (await network.post(body if shape == "list" else envelope)).status == 202
+    assert (await carol.status()).message_count == 2
+    assert (await bob.wallet.status()).message_count == 1
 
 
 @pytest.mark.parametrize("shape", ["list", "envelope"])
