@@ -7,8 +7,11 @@ from contextlib import suppress
 
 import pytest
 
-from http_edge.clients.didcomm import NoAnswer
+from http_edge.clients.didcomm import NoAnswer, Recipient2, Wallet2
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.test_rotated_accounts import moved, packed, say, successor
 from tests.edge.didcomm.wallet_network import (
     PREFIXES,
     Bob,
@@ -24,6 +27,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 PING = "trust_ping/1.0/ping"
+PING_2 = "trust-ping/2.0/ping"
 MOMENT_S = 0.3
 LONG_MS = 20_000
 NOOP = "messagepickup/1.0/noop"
@@ -328,3 +332,38 @@ async def test_a_live_socket_takes_over_what_a_dead_one_held_implicitly(
         assert bob.read(await dead.data()) == "one"
         async with bob.wallet.live() as live:
             assert bob.texts(await live.fetch()) == ["one"]
+
+
+async def rotated(network: WalletNetwork) -> tuple[Wallet2, Sender, Recipient2]:
+    """A wallet that changed its DID before the edge started, and a message that waits for it."""
+    old, sender = await connected(network), Sender(network)
+    recipient, new = await old.new_recipient(), successor(network, old)
+    await say(new, PING_2, from_prior=moved(old, new))
+    await network.mediator.restart()
+    await sender.write(recipient, "waits")
+    return new, sender, recipient
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_the_first_ping_of_a_rotated_did_brings_what_waits_over_a_socket(
+    network: WalletNetwork, *, is_silent: bool
+) -> None:
+    new, sender, recipient = await rotated(network)
+    async with network.socket() as socket:
+        ping = packed(new, PING_2, {"response_requested": not is_silent})
+        await socket.raw.send_bytes(ping)
+        if not is_silent:
+            response = new.connection.open(await socket.data())
+            assert isinstance(response, dict)
+            assert str(response["@type"]).endswith("ping-response")
+        assert sender.text_in(recipient, await socket.data()) == "waits"
+
+
+async def test_the_first_ping_of_a_rotated_did_brings_what_waits_over_http(
+    network: WalletNetwork,
+) -> None:
+    new, sender, recipient = await rotated(network)
+    ping = packed(new, PING_2, {"response_requested": False})
+    answer = await network.post(ping, content_type=MEDIA_TYPE)
+    assert answer.status == 200
+    assert sender.text_in(recipient, answer.body) == "waits"

@@ -1,12 +1,27 @@
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from actors.core.commands import DeliverMessages, QueryQueue
+from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.protocols import trust_ping
-from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
-from tests.unit.didcomm.requests import NEW, OLD, answer, message, outcome
+from http_edge.didcomm.protocols.protocol import NOTHING, Outcome, PeerState
+from tests.unit.didcomm.requests import (
+    NEW,
+    OLD,
+    agents_of,
+    answer,
+    message,
+    outcome,
+    request_of,
+)
+from tests.unit.didcomm.test_pump import pump_of
+from tests.unit.didcomm.v2_mediator import AGENT
 
 FAMILY, FAMILY_2 = trust_ping.families()
 
@@ -57,3 +72,35 @@ async def test_version_2_differs_in_its_spelling_alone() -> None:
     silent = message("trust-ping/2.0/ping", response_requested=False)
     assert await outcome(FAMILY_2, silent) == Outcome(implicit=True)
     assert await outcome(FAMILY_2, message("trust-ping/2.0/ping-response")) == NOTHING
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_a_ping_asks_about_its_queue_only_if_messages_may_begin_to_follow(
+    tmp_path: Path, *, is_silent: bool
+) -> None:
+    async with agents_of(tmp_path) as agents:
+        await agents.connect(AGENT.public)
+        pump = pump_of(agents)
+        http = PeerState(routable=True, open_route=True)
+        socket = PeerState(routable=True, open_route=True, persistent=True, pump=pump)
+        ping = message("trust_ping/1.0/ping", response_requested=not is_silent)
+
+        async def asks(peer: PeerState) -> bool:
+            agents.seen.clear()
+            request = msgspec.structs.replace(request_of(ping, identities=agents), peer=peer)
+            await FAMILY.handlers["ping"](request)
+            return QueryQueue() in agents.seen
+
+        async def all_arrived() -> bool:
+            return True
+
+        assert await asks(http) is is_silent
+        assert not await asks(PeerState(routable=True))
+        assert await asks(socket)
+        assert not await asks(msgspec.structs.replace(socket, live=True))
+        wake = Wake()
+        implicit = asyncio.create_task(pump.implicit(wake, all_arrived))
+        await agents.answered(DeliverMessages)
+        assert not await asks(socket)
+        wake.close(0)
+        await implicit
