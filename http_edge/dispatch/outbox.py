@@ -3,7 +3,8 @@
 While a call to a host is in flight, new submissions wait in its outbox and leave together in the
 next call; when many wait, a second call runs beside the first. An idle edge sends at once, and
 batches grow with load; only submissions that can linger wait for the next batch. When a call fails
-after it was sent, the outcome of every submission in it is unknown.
+after it was sent, the outcome of every submission in it is unknown. When it has no answer in time,
+what waits for a call is refused as well: no submission waits much longer than a call may take.
 
 A host answers a batch as a whole, so each costly submission has a call of its own and delays no
 other. A few of these calls run at once, and take the submissions of their senders in turn.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -191,6 +193,8 @@ class Outbox:
             # A batch that was not sent can go to the next owner. A host that lives but is cut off
             # has no next owner.
             self._settle(batch, [UNAVAILABLE if is_there else NOT_OWNER] * len(batch))
+            if isinstance(error.__cause__, TimeoutError):
+                self._refuse_waiting()
             return
         except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever
             _LOG.exception("call to a host failed", extra=self._about(batch))
@@ -200,6 +204,16 @@ class Outbox:
             self._measures.call.observe(perf_counter() - started_s)
         self._is_silent = False
         self._on_result(self._name, result)
+
+    def _refuse_waiting(self) -> None:
+        """Answer all that waits for a host that did not answer in time, and was not sent to it.
+
+        Each further call may take as long, and what waits for it twice as long in all.
+        """
+        waiting = [*self._waiting, *self._lingering, *self._costly.take(math.inf)]
+        self._waiting.clear()
+        self._lingering.clear()
+        self._settle(waiting, [UNAVAILABLE] * len(waiting))
 
     def _about(self, batch: list[_Waiting]) -> dict[str, object]:
         ids = request_ids([(self._name, waiting.submission) for waiting in batch])

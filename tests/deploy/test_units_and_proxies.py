@@ -275,7 +275,8 @@ def test_proxies_wait_longer_than_the_mediator_lets_them() -> None:
     sockets_s = DEFAULTS.protocol.ping_interval_s * (DEFAULTS.protocol.pings_missed_max + 1)
     nginx = NGINX.read_text("utf-8")
     answering, waiting = _seconds(r"proxy_read_timeout (\d+)s", nginx)
-    assert answering > answers_s
+    # A command may take two calls to hosts, each after a wait for its shard to move.
+    assert answering > 2 * (answers_s + DEFAULTS.limits.move_wait_s_max)
     assert waiting > max(polls_s + answers_s, sockets_s)
     for file in CADDY.values():
         (header,) = _seconds(r"response_header_timeout (\d+)s", file.read_text("utf-8"))

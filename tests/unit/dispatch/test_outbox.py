@@ -161,6 +161,35 @@ async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
     assert [record.message for record in caplog.records] == ["call to a host failed"]
 
 
+class Hanging(RecordingHost):
+    """Answers no call in time."""
+
+    @override
+    async def submit(self, batch: bytes) -> bytes:
+        await super().submit(batch)
+        raise HostUnavailable("host-0") from TimeoutError()
+
+
+async def test_what_waits_for_a_host_that_did_not_answer_in_time_is_refused_with_its_call() -> None:
+    port = Hanging()
+    port.hold()
+    box = outbox(port)
+    under_way = await sent(box, item(b"a"), *[item(b"c", cost=500) for _ in range(4)])
+    waiting = await sent(box, item(b"w"), *[item(b"d", cost=500) for _ in range(4)])
+    waiting.append(asyncio.create_task(box.submit(item(b"l"), 0, can_linger=True)))
+    await sent(box)
+    port.answer(b"a")
+    unavailable = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    assert await asyncio.gather(under_way[0], *waiting) == [unavailable] * 7
+    assert len(box) == 0
+    assert len(port.batches) == 5
+    later = await sent(box, item(b"later"))
+    assert [each.source for each in port.batches[-1]] == [b"later"]
+    port.answer_all()
+    await asyncio.gather(*under_way, *later)
+    assert box.is_idle
+
+
 class ShortOfReplies(RecordingHost):
     """Answers only the first submission of each batch."""
 
