@@ -23,6 +23,7 @@ RELEASE: Final = "mediator"
 EVERYTHING_ON: Final[Mapping[str, Any]] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "registry"}]},
     "export": {"to": "s3://bucket/export", "env": [{"name": "AWS_REGION", "value": "eu-west-1"}]},
+    "tools": {"enabled": True},
     "ingress": {"enabled": True},
     "nodes": {
         "trustedProxies": ["10.0.0.0/8", "fd00::/8"],

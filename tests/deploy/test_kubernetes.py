@@ -104,10 +104,11 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other(*, watched: bool) -> N
         }
         for name, template in pod_templates(metrics={"enabled": watched})
     }
-    assert given == dict.fromkeys(
-        [RELEASE, f"{RELEASE}-export"],
-        {"mediator-keys.json", "postgres-ca.pem"} | ({"operators-token"} if watched else set()),
-    )
+    of_all, token = {"mediator-keys.json", "postgres-ca.pem"}, {"operators-token"}
+    assert given == {
+        **dict.fromkeys([RELEASE, f"{RELEASE}-export"], of_all | (token if watched else set())),
+        f"{RELEASE}-tools": of_all,
+    }
 
 
 @pytest.mark.parametrize(
@@ -165,13 +166,29 @@ def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
 
 
 def test_what_exports_can_be_watched_as_nodes_can() -> None:
-    for name, template in pod_templates():
+    for name, template in pod_templates(tools={"enabled": False}):
         (container,) = template["spec"]["containers"]
         (port,) = [
             each["containerPort"] for each in container["ports"] if each["name"] == "metrics"
         ]
         assert any(f"0.0.0.0:{port}" in argument for argument in container["args"]), name
         assert "OPERATORS_TOKEN_FILE" in {variable["name"] for variable in container["env"]}, name
+
+
+def test_commands_have_a_pod_with_the_log_and_the_store_while_no_node_runs() -> None:
+    off = {name for name, _ in pod_templates(tools={"enabled": False})}
+    (tools,) = [(name, template) for name, template in pod_templates() if name not in off]
+    name, spec = tools[0], tools[1]["spec"]
+    assert name == f"{RELEASE}-tools"
+    (container,) = spec["containers"]
+    assert container["args"] == ["sleep", "infinity"]
+    exporter = _of("Deployment", dict(EVERYTHING_ON))[f"{RELEASE}-export"]["spec"]["template"]
+    (other,) = exporter["spec"]["containers"]
+    of_watching = [{"name": "OPERATORS_TOKEN_FILE", "value": "/etc/poste/operators-token"}]
+    assert container["env"] == [each for each in other["env"] if each not in of_watching]
+    policy = _of("NetworkPolicy", dict(EVERYTHING_ON))[name]["spec"]
+    assert policy["ingress"] == []
+    assert policy["egress"] == _of("NetworkPolicy", {})[f"{RELEASE}-export"]["spec"]["egress"]
 
 
 def test_a_setting_reaches_the_node_as_it_was_written() -> None:
