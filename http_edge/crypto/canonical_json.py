@@ -19,6 +19,7 @@ _CONTAINERS: Final = frozenset({dict, list})
 _SORTED: Final = orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
 """First byte of a character with two UTF-16 code units, which sort before some single ones."""
+_ASTRAL_IN_JSON: Final = re.compile(_ASTRAL.pattern + rb"|\\u[dD][89abAB]")
 _PLAIN_FROM: Final = 1e-5
 """From here on orjson, Python and ECMAScript write fractions alike."""
 _SMALL_FROM: Final = 1e-6
@@ -28,6 +29,14 @@ _LARGE_FROM: Final = 1e21
 
 class NotCanonical(ValueError):
     """The value has no canonical form: not JSON, not finite, too large or too deep."""
+
+
+def takes_long(body: bytes, *, has_floats: bool) -> bool:
+    """Whether orjson alone cannot write the canonical text of the value in this JSON text.
+
+    It then takes as long as parsing the text, or longer.
+    """
+    return has_floats or _ASTRAL_IN_JSON.search(body) is not None
 
 
 def canonical(value: object, *, has_floats: bool | None = None) -> bytes:

@@ -34,6 +34,7 @@ from actors.core.replies import Done, Erased, MessagesBeside, Refused, Registere
 from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
+from http_edge.crypto.canonical_json import takes_long
 from http_edge.decentrl import envelope
 from http_edge.decentrl.admission import USED
 from http_edge.decentrl.answers import (
@@ -138,8 +139,8 @@ class CommandEndpoint:
             charge_unproven(len(body))
             return reject(command)
         read_s = perf_counter() - started_s
-        if command.has_floats or not body.isascii() or b"\\u" in body:
-            charge_body(len(body))  # its canonical form is not written by orjson: as long again
+        if takes_long(body, has_floats=command.has_floats):
+            charge_body(len(body))
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
             charge_unproven(len(body))

@@ -4,7 +4,8 @@ While a call to a host is in flight, new submissions wait in its outbox and leav
 next call; when many wait, a second call runs beside the first. An idle edge sends at once, and
 batches grow with load; only submissions that can linger wait for the next batch. When a call fails
 after it was sent, the outcome of every submission in it is unknown. When it has no answer in time,
-what waits for a call is refused as well: no submission waits much longer than a call may take.
+and no other call had one meanwhile, what waits for a call is refused as well: no submission waits
+much longer than a call may take.
 
 A host answers a batch as a whole, so each costly submission has a call of its own and delays no
 other. A few of these calls run at once, and take the submissions of their senders in turn.
@@ -79,6 +80,7 @@ class Outbox:
         self._calls: set[asyncio.Task[None]] = set()
         self._flush_is_due = False
         self._is_silent = False
+        self._answered_s = -math.inf
 
     def __len__(self) -> int:
         """How many submissions wait for a call."""
@@ -193,7 +195,7 @@ class Outbox:
             # A batch that was not sent can go to the next owner. A host that lives but is cut off
             # has no next owner.
             self._settle(batch, [UNAVAILABLE if is_there else NOT_OWNER] * len(batch))
-            if isinstance(error.__cause__, TimeoutError):
+            if isinstance(error.__cause__, TimeoutError) and self._answered_s < started_s:
                 self._refuse_waiting()
             return
         except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever
@@ -203,10 +205,11 @@ class Outbox:
         finally:
             self._measures.call.observe(perf_counter() - started_s)
         self._is_silent = False
+        self._answered_s = perf_counter()
         self._on_result(self._name, result)
 
     def _refuse_waiting(self) -> None:
-        """Answer all that waits for a host that did not answer in time, and was not sent to it.
+        """Answer all that waits for a host that hangs, and was not sent to it.
 
         Each further call may take as long, and what waits for it twice as long in all.
         """

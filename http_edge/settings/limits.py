@@ -25,7 +25,8 @@ class Limits(Section):
     connections_max: int = Field(default=24_000, ge=16, le=COUNT_MAX)
     """Connections of one edge process, WebSockets included: sockets_max plus some thousands. Never
     more than the limit of open files of the process (ulimit -n) less 512. At the limit, a new
-    connection replaces the one that has been idle longest, and is refused if none is idle."""
+    connection replaces the one that has been idle longest, and is refused if none is idle or none
+    was within the last 50 ms."""
     connections_per_address_max: int = Field(default=2_500, ge=1, le=COUNT_MAX)
     """As connections_max, for one client address, or half of all where that is less:
     sockets_per_address_max plus some hundreds. The proxies in rates.trusted_proxies may have any

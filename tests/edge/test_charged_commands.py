@@ -36,13 +36,14 @@ async def test_an_address_pays_for_a_command_for_another_mediator_as_for_one_of_
     "settings",
     [{"rates": {"per_sender_per_s": 0, "per_address_per_s": 10, "burst_s": 10}}],
 )
+@pytest.mark.parametrize("more", ["x" * 40_000, "\N{EURO SIGN}" * 13_333], ids=["ASCII", "euro"])
 async def test_an_address_pays_for_the_bytes_of_a_body_whatever_is_used_of_them(
-    mediator: Mediator, alice: Identity, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock, more: str
 ) -> None:
     """Of 100 tokens one with 40 KB takes eleven."""
     await mediator.register(alice)
     clock.advance(60)
-    query = {**QUERY, "more": "x" * 40_000}
+    query = {**QUERY, "more": more}
     statuses = [(await mediator.send(alice, query)).status for _ in range(11)]
     assert statuses == [200] * 10 + [429]
 

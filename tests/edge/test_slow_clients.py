@@ -316,6 +316,7 @@ async def test_connections_that_are_refused_do_not_each_look_at_all_others(
             await edge.connect(post(100, chunked=False))
         await until(lambda: sum(edge.in_flight._bodies_of.values()) == 2)
         monkeypatch.setattr(Connection, "idle_since_s", property(idle_since_s))
+        monkeypatch.setattr("http_edge.listener.connections._NONE_IDLE_S", WAIT_S)
         connections, newcomer = edge.listener.connections, edge.open_connections[0]
         refused = [connections.admit(newcomer, "127.0.0.1") for _ in range(100)]
         assert refused == [Cut.CONNECTIONS_PER_ADDRESS] * 100

@@ -15,6 +15,7 @@ from actors.core.replies import BatchResult, Done, Refused, Reply
 from actors.core.submissions import Submission
 from actors.host.clock import new_id
 from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
+from actors.host.writer import SUBMISSIONS_DECODER
 from http_edge.dispatch.outbox import Outbox
 from http_edge.settings.settings import Limits
 from http_edge.telemetry import request_id
@@ -188,6 +189,36 @@ async def test_what_waits_for_a_host_that_did_not_answer_in_time_is_refused_with
     port.answer_all()
     await asyncio.gather(*under_way, *later)
     assert box.is_idle
+
+
+class HangingAtCostly(RecordingHost):
+    """Answers no call with a costly command in time, and all others."""
+
+    @override
+    async def submit(self, batch: bytes) -> bytes:
+        answer = await super().submit(batch)
+        if SUBMISSIONS_DECODER.decode(batch)[0].cost > COSTLY:
+            raise HostUnavailable("host-0") from TimeoutError()
+        return answer
+
+
+async def test_a_call_that_takes_too_long_refuses_nothing_else_of_a_host_that_answers() -> None:
+    port = HangingAtCostly()
+    port.hold()
+    box = outbox(port)
+    (costly,) = await sent(box, item(b"c", cost=500))
+    (cheap,) = await sent(box, item(b"a"))
+    (waiting,) = await sent(box, item(b"w"))
+    port.answer(b"a")
+    assert await cheap == Done()
+    (later,) = await sent(box, item(b"l"))
+    port.answer(b"c")
+    assert await costly == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    port.answer(b"w")
+    assert await waiting == Done()
+    await sent(box)
+    port.answer(b"l")
+    assert await later == Done()
 
 
 class ShortOfReplies(RecordingHost):
