@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from actors.host.clock import system_clock
-from http_edge.server.export_status import Reporter
+from http_edge.server import archive_status, export_status
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
@@ -45,11 +45,8 @@ async def keep_exporting(settings: Settings, stopping: asyncio.Event, number: in
     while not stopping.is_set():
         code = await _run_child(EXPORT, settings, number, stopped)
         if not stopping.is_set():
-            how = "could not be started" if code is None else f"ended with code {code}"
-            _LOG.error("the exporting process %s", how)
-            # The child may have ended without a report, and the next one may end so too.
-            reporter = Reporter(settings.data_dir, system_clock, number)
-            reporter.on_fault(ChildProcessError(f"the exporting process {how}"))
+            reporter = export_status.Reporter(settings.data_dir, system_clock, number)
+            reporter.on_fault(_failed("exporting", code))
             await asyncio.wait({stopped}, timeout=_RESTART_S)
 
 
@@ -69,9 +66,17 @@ async def keep_archiving(
     await asyncio.wait({stopped}, timeout=min(first_s, every_s))
     while not stopping.is_set():
         code = await _run_child(ARCHIVE, settings, number, stopped)
-        if code and not stopping.is_set():
-            _LOG.error("the archiving process ended", extra={"code": code})
+        if code != 0 and not stopping.is_set():
+            reporter = archive_status.Reporter(settings.data_dir, system_clock, number)
+            reporter.on_fault(_failed("archiving", code))
         await asyncio.wait({stopped}, timeout=every_s)
+
+
+def _failed(process: str, code: int | None) -> ChildProcessError:
+    """Log how a child failed: it may have ended without a report, as the next one may."""
+    how = "could not be started" if code is None else f"ended with code {code}"
+    _LOG.error("the %s process %s", process, how)
+    return ChildProcessError(f"the {process} process {how}")
 
 
 async def _run_child(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -13,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from http_edge.server import child_process
+from http_edge.server import archive_status, child_process, export_status
 from http_edge.server.child_process import keep_archiving, keep_exporting
-from http_edge.server.export_status import figures
 from http_edge.settings.settings import Archive, Export, Settings
 
 WAIT_S = 10
@@ -43,8 +43,35 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
         await keep(settings, stopping, None)
     assert started == 3
     if keep is keep_exporting:
-        shown = figures(tmp_path, None, 0)["fault"]
+        shown = export_status.figures(tmp_path, None, 0)["fault"]
         assert shown == "the exporting process could not be started"
+    else:
+        shown = archive_status.figures(tmp_path, 0)["fault"]
+        assert shown == "the archiving process could not be started"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"), [(3, "the archiving process ended with code 3"), (0, "")]
+)
+async def test_a_round_of_archiving_whose_process_dies_is_a_fault_and_no_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, fault: str
+) -> None:
+    stopping = asyncio.Event()
+    create, rounds = asyncio.create_subprocess_exec, itertools.count(1)
+
+    async def started(*arguments: Any, **more: Any) -> asyncio.subprocess.Process:
+        if next(rounds) == 3:
+            stopping.set()
+        return await create(*arguments, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    monkeypatch.setattr(
+        child_process, "ARCHIVE", (sys.executable, "-c", f"import sys; sys.exit({code})")
+    )
+    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.001))
+    async with asyncio.timeout(2 * WAIT_S):
+        await keep_archiving(settings, stopping, 1)
+    assert archive_status.figures(tmp_path, 0, 1)["fault"] == fault
 
 
 @pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
