@@ -67,6 +67,11 @@ class Reporter:
         )
         self._write()
 
+    @property
+    def has_fault(self) -> bool:
+        """Whether a fault is noted, by this process or an earlier one."""
+        return bool(self._status.fault)
+
     def on_step(self, position: int) -> None:
         """Note that the log is exported up to ``position``."""
         self._status.stepped_at_ms = self._clock()

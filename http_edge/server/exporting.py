@@ -146,6 +146,10 @@ class ContinuousExport:
         began_s, settings = time.monotonic(), self._settings
         self._erasing_at_s = began_s + min(settings.export.erased_every_s, _FIRST_ERASING_S)
         self._pruning_at_s = began_s + min(settings.archive.prune_every_s, _FIRST_ERASING_S)
+        if self._reporter.has_fault:
+            # An earlier process may have died of this work: until it succeeds, the fault lasts.
+            self._erasing_at_s = self._pruning_at_s = began_s
+            self._steps = settings.export.compact_files_min
         while not stopping.is_set():
             try:
                 self._follow(stopping)

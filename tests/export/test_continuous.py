@@ -255,6 +255,37 @@ def test_faults_that_pass_do_not_put_off_what_is_due(
     assert done == [4_500]
 
 
+class Killed(BaseException):
+    """Instead of the end of the process."""
+
+
+@pytest.mark.parametrize("name", REWRITINGS)
+def test_the_fault_of_a_process_that_died_rewriting_lasts_until_another_has_done_it(
+    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    settings = settings.model_copy(update={"archive": Archive(keep_s=1)})
+    Growing(log).grow()
+    Reporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
+
+    def export(age_s: int) -> Any:
+        stopping = threading.Event()
+        reporter = StopOnceCaughtUp(settings.data_dir, lambda: NOW_MS + 1_000 * age_s, stopping)
+        ContinuousExport(settings, reporter).run(stopping)
+
+    def die(*_: object, **__: object) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Exporter, name, die)
+        for age_s in (400, 800):
+            with pytest.raises(Killed):
+                export(age_s)
+            status = figures(settings.data_dir, None, NOW_MS + 1_000 * age_s)
+            assert (status["fault"], status["fault_age_s"]) == ("killed", age_s)
+    export(1_200)
+    assert figures(settings.data_dir, None, NOW_MS)["fault"] == ""
+
+
 def test_an_idle_export_says_until_when_it_is_complete_as_often_as_the_settings_say(
     settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,12 +402,6 @@ def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(
     assert status["fault"]
 
 
-def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
-    status = figures(tmp_path, 5, NOW_MS)
-    assert (status["position"], status["rows_behind"]) == (None, None)
-    assert "runs on another machine or has not started" in status["fault"]
-
-
 def test_a_place_of_another_program_is_a_fault_and_no_end(
     settings: Settings, log: EventLog
 ) -> None:
@@ -468,16 +493,3 @@ async def test_an_exporter_that_is_killed_is_a_fault(settings: Settings, log: Ev
         assert await shown("fault") == "the exporting process ended with code -9"
         stopping.set()
         await running
-
-
-def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> None:
-    Reporter(tmp_path, lambda: NOW_MS).on_caught_up(5)
-    Reporter(tmp_path, lambda: NOW_MS + 1_000).on_fault(ChildProcessError("killed"))
-    Reporter(tmp_path, lambda: NOW_MS + 8_000)
-    started = Reporter(tmp_path, lambda: NOW_MS + 9_000)
-    status = figures(tmp_path, 7, NOW_MS + 9_000)
-    assert (status["position"], status["caught_up_age_s"]) == (None, 9)
-    assert (status["fault"], status["fault_age_s"]) == ("killed", 8)
-    started.on_caught_up(7)
-    status = figures(tmp_path, 7, NOW_MS + 9_000)
-    assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)

@@ -12,6 +12,7 @@ from http_edge.server import archive_status, export_status
 from http_edge.server.databases_away import problems_of, publish_away, read_away
 from http_edge.settings.settings import Settings
 
+NOW_MS = 1_700_000_000_000
 FAULT = OSError("No space left on device")
 LONG = OSError("the place is gone " * 20)
 TWO = "postgresql://127.0.0.1:9/one postgresql://127.0.0.1:9/two"
@@ -74,3 +75,22 @@ def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
         path.write_bytes(torn)
     export_status.Reporter(tmp_path, lambda: 1_000).on_step(7)
     assert faults()[0] == ""
+
+
+def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
+    status = export_status.figures(tmp_path, 5, NOW_MS)
+    assert (status["position"], status["rows_behind"]) == (None, None)
+    assert "runs on another machine or has not started" in status["fault"]
+
+
+def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> None:
+    export_status.Reporter(tmp_path, lambda: NOW_MS).on_caught_up(5)
+    export_status.Reporter(tmp_path, lambda: NOW_MS + 1_000).on_fault(ChildProcessError("killed"))
+    export_status.Reporter(tmp_path, lambda: NOW_MS + 8_000)
+    started = export_status.Reporter(tmp_path, lambda: NOW_MS + 9_000)
+    status = export_status.figures(tmp_path, 7, NOW_MS + 9_000)
+    assert (status["position"], status["caught_up_age_s"]) == (None, 9)
+    assert (status["fault"], status["fault_age_s"]) == ("killed", 8)
+    started.on_caught_up(7)
+    status = export_status.figures(tmp_path, 7, NOW_MS + 9_000)
+    assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)
