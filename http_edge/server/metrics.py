@@ -94,6 +94,12 @@ _HOST_GAUGES: Final = {
         "1 if the host refuses commands that store data, for lack of disk space.",
     ),
 }
+_LOG_UP: Final = {
+    "up": (
+        "poste_log_up",
+        "1 if a host could read the figures of the log, or of one database of it, in time.",
+    ),
+}
 _LOG_GAUGES: Final = {
     "log_position": ("poste_log_position", "Position of the newest row of the log."),
     "identities": ("poste_identities", "Identities that have a queue, empty or not."),
@@ -141,9 +147,10 @@ _ARCHIVE_GAUGES: Final = {
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Every metric of a mediator: the report of every process, None for one that did not answer.
 
-    ``shards`` is the number of shards of the log. ``exports`` has the
-    ``http_edge.server.export_status.figures`` of each database of the log, and is empty if nothing
-    is exported. ``storage`` is the storage that the log takes, None unless it is known of every
+    ``shards`` is the number of shards of the log. ``logs`` has the figures of each of its
+    databases, None if no host could read them. ``exports`` has the
+    ``http_edge.server.export_status.figures`` of each database, and is empty if nothing is
+    exported. ``storage`` is the storage that the log takes, None unless it is known of every
     database. ``archives`` has the ``http_edge.server.archive_status.figures`` of each database, and
     is empty if rows stay in the log.
     """
@@ -151,15 +158,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Mapping[str, HostReport | None]
     edges: Mapping[str, Sequence[MetricFamily] | None]
     shards: int
+    logs: Sequence[LogFigures | None]
     exports: Sequence[Mapping[str, Any]]
     now_ms: int
     storage: WholeStorage | None = None
     archives: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def log(self) -> LogFigures | None:
-        """The figures of the whole log: the sum over one host of each database."""
-        return total(report.stats.log for report in self.hosts.values() if report is not None)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics (``prometheus_client.registry.Collector``)."""
@@ -176,7 +179,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         yield from _of_hosts({name: host.stats for name, host in hosts.items()})
         shards = "Shards of the log, each of which needs an owner."
         yield GaugeMetricFamily("poste_shards", shards, self.shards)
-        yield from _of_the_log(self.log, self.now_ms)
+        yield from _of_the_log(self.logs, self.now_ms)
         yield from _of_the_storage(self.storage)
         yield from _by_database(_EXPORT_GAUGES, self.exports)
         yield from _by_database(_ARCHIVE_GAUGES, self.archives)
@@ -224,15 +227,17 @@ class Scrape:
             asyncio.gather(*[_answer(ask(), list[MetricFamily]) for ask in self._edges.values()]),
         )
         answered = dict(zip(self._hosts, hosts, strict=True))
-        known = [report.stats for report in answered.values() if report is not None]
+        known = {name: report.stats for name, report in answered.items() if report is not None}
+        logs = logs_by_database(self._placement, [(name, known[name].log) for name in known])
         now_ms = self._clock()
         return Seen(
             hosts=answered,
             edges=dict(zip(self._edges, edges, strict=True)),
             shards=self._settings.shards,
-            exports=self._exports(answered),
+            logs=logs,
+            exports=self._exports(logs),
             now_ms=now_ms,
-            storage=storage(self._placement, known),
+            storage=storage(self._placement, known.values()),
             archives=archive_status.figures_by_database(self._settings, now_ms),
         )
 
@@ -244,11 +249,9 @@ class Scrape:
             readers.setdefault(self._placement.database_of_host(name), name)
         return readers.values()
 
-    def _exports(self, hosts: Mapping[str, HostReport | None]) -> Sequence[dict[str, Any]]:
+    def _exports(self, logs: Sequence[LogFigures | None]) -> Sequence[dict[str, Any]]:
         if self._settings.export.to is None:
             return []
-        known = {name: report.stats.log for name, report in hosts.items() if report is not None}
-        logs = logs_by_database(self._placement, known.items())
         positions = [None if log is None else log.log_position for log in logs]
         return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
 
@@ -318,12 +321,9 @@ def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
     yield owners
 
 
-def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "poste_log_up",
-        "1 if a host could read the figures of the log in time.",
-        0 if log is None else 1,
-    )
+def _of_the_log(logs: Sequence[LogFigures | None], now_ms: int) -> Iterator[Metric]:
+    yield from _by_database(_LOG_UP, [{"up": log is not None} for log in logs])
+    log = total(logs)
     for field, (metric, text) in _LOG_GAUGES.items():
         yield GaugeMetricFamily(metric, text, None if log is None else getattr(log, field))
     age_s = None if log is None else 0.0

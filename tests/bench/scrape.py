@@ -90,7 +90,10 @@ def _search(log: EventLog, due: Due, until_ms: int) -> Measurement:
 
 def _scrape(host: CalledHost) -> None:
     reported = msgspec.msgpack.decode(host.report(with_log=True), type=HostReport)
-    seen = Seen(hosts={"host-0": reported}, edges={}, shards=1, exports=[], now_ms=_FROM_MS)
+    logs = [reported.stats.log]
+    seen = Seen(
+        hosts={"host-0": reported}, edges={}, shards=1, logs=logs, exports=[], now_ms=_FROM_MS
+    )
     exposition(seen, "")
     assert reported.stats.log is not None
     assert reported.stats.storage is not None

@@ -23,6 +23,7 @@ from actors.host.measures import (
     families,
 )
 from eventstore.log.event_log import LogFigures
+from http_edge.dispatch.whole_log import total
 from http_edge.server import archive_status
 from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import AskReport, Scrape, Seen, exposition
@@ -70,6 +71,7 @@ def seen(*hosts: HostReport | None) -> Seen:
         hosts=named,
         edges={"edge-0": edge()},
         shards=16,
+        logs=[total(report.stats.log for report in hosts if report is not None)],
         exports=[EXPORT],
         now_ms=9_000,
         archives=[ARCHIVE],
@@ -253,6 +255,37 @@ async def test_a_process_that_fails_is_none_and_another_is_asked_for_the_log(
     assert working.with_log == [False, True]
 
 
+def with_log(position: int | None) -> AskReport:
+    """A host whose database ends at ``position``; it has no figures of it if that is None."""
+
+    async def report(*, with_log: bool) -> bytes:
+        log = None
+        if position is not None:
+            log = LogFigures(
+                log_position=position,
+                identities=1,
+                queue_messages=0,
+                queue_bytes=0,
+                queue_oldest_at_ms=None,
+            )
+        return msgspec.msgpack.encode(host(log=log))
+
+    return report
+
+
+async def test_one_of_several_databases_that_does_not_answer_is_down(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, log="postgresql://one/a postgresql://one/b")
+    hosts: dict[str, AskReport] = {
+        "host-0-0": with_log(47),
+        "host-1-0": with_log(None),
+        "host-1-1": Host(fails=True),
+    }
+    found = samples(await Scrape(settings, hosts, {}, clock=lambda: 3_500).seen())
+    assert found["poste_log_up[('database', '0')]"] == 1
+    assert found["poste_log_up[('database', '1')]"] == 0
+    assert found["poste_log_position"] == 47
+
+
 async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path) -> None:
     settings = Settings(
         data_dir=tmp_path,
@@ -261,24 +294,9 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     )
     for number in (0, 1):
         Reporter(tmp_path, lambda: 1_000, number).on_caught_up(40)
-
-    def of_log(position: int) -> AskReport:
-        async def report(*, with_log: bool) -> bytes:
-            log = LogFigures(
-                log_position=position,
-                identities=1,
-                queue_messages=0,
-                queue_bytes=0,
-                queue_oldest_at_ms=None,
-            )
-            return msgspec.msgpack.encode(host(log=log))
-
-        return report
-
-    hosts = {"host-0-0": of_log(47), "host-1-0": of_log(1_042)}
+    hosts = {"host-0-0": with_log(47), "host-1-0": with_log(1_042)}
     seen = await Scrape(settings, hosts, {}, clock=lambda: 3_500).seen()
-    assert seen.log is not None
-    assert seen.log.log_position == 1_089
+    assert samples(seen)["poste_log_position"] == 1_089
     behind = [(export["rows_behind"], export["caught_up_age_s"]) for export in seen.exports]
     assert behind == [(7, 2.5), (1_002, 2.5)]
 
