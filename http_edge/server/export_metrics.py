@@ -11,8 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from actors.host.measures import NAMESPACE, families
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
@@ -30,7 +32,7 @@ def export_metrics(
     """
 
     async def show() -> Collector:
-        return ExportShown([reporter.figures() for reporter in reporters])
+        return export_shown(reporters)
 
     with metrics_socket(listen) as on:
         if on is None:
@@ -48,3 +50,10 @@ def export_metrics(
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+def export_shown(reporters: Sequence[Reporter]) -> ExportShown:
+    """What this process shows now of itself and of the export of each database."""
+    registry = CollectorRegistry()
+    ProcessCollector(NAMESPACE, registry=registry)
+    return ExportShown([reporter.figures() for reporter in reporters], families(registry))

@@ -54,9 +54,11 @@ class Reporter:
 
         It takes over the fault and the time of the last catching up from an earlier process: else
         a process that ends again and again before it has caught up would seem to have just begun.
+        Without a file that time counts from when this process began to export.
         """
         self._path = None if data_dir is None else status_path(data_dir, _NAME, database)
         self._clock = clock
+        self._log_position: int | None = None
         earlier = None if self._path is None else read_status(self._path, ExportStatus)
         if not isinstance(earlier, ExportStatus):
             earlier = ExportStatus()
@@ -65,12 +67,17 @@ class Reporter:
             fault=earlier.fault,
             fault_since_ms=earlier.fault_since_ms,
         )
+        self._leave_standby()
         self._write()
 
     @property
     def has_fault(self) -> bool:
         """Whether a fault is noted, by this process or an earlier one."""
         return bool(self._status.fault)
+
+    def on_log(self, position: int) -> None:
+        """Note where the log ends now, which only ``figures`` shows."""
+        self._log_position = position
 
     def on_step(self, position: int) -> None:
         """Note that the log is exported up to ``position``."""
@@ -88,7 +95,7 @@ class Reporter:
         if not self._status.fault:
             self._status.fault_since_ms = self._clock()
         self._status.fault = str(error)
-        self._status.is_standing_by = False
+        self._leave_standby()
         self._write()
 
     def on_standby(self) -> None:
@@ -98,13 +105,18 @@ class Reporter:
 
     def figures(self) -> dict[str, Any]:
         """The status of the export now; see ``figures``."""
-        return _figures(self._status, None, self._clock())
+        return _figures(self._status, self._log_position, self._clock())
 
     def _reach(self, position: int) -> None:
         self._status.position = position
         self._status.fault, self._status.fault_since_ms = "", None
-        self._status.is_standing_by = False
+        self._leave_standby()
         self._write()
+
+    def _leave_standby(self) -> None:
+        self._status.is_standing_by = False
+        if self._path is None and self._status.caught_up_at_ms is None:
+            self._status.caught_up_at_ms = self._clock()
 
     def _write(self) -> None:
         if self._path is None:

@@ -169,26 +169,30 @@ class ContinuousExport:
                 self._wait_s = min(2 * self._wait_s, self._settings.export.retry_s_max)
 
     def _follow(self, stopping: threading.Event) -> None:
-        with (
-            contextlib.closing(opened_to_export(self._settings)) as log,
-            exporter_of(self._settings, log, open_place(self._target)) as exporter,
-        ):
-            while not stopping.is_set():
-                self._publish(exporter.head_note)
-                step = exporter.step()
-                self._publish(exporter.head_note)
-                if step is not None:
-                    self._on_step(step)
-                    self._steps += 1
-                # A fault of an old file is over once this succeeds, not once a step does.
-                self._rewrite_due(exporter)
-                self._fault, self._wait_s = "", _RETRY_S_MIN
-                if step is not None:
-                    self._reporter.on_step(step.last)
-                if step is None or not step.is_full:
-                    catalog = exporter.catalog
-                    self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
-                    stopping.wait(self._settings.export.lag_s_max)
+        with contextlib.closing(opened_to_export(self._settings)) as log:
+            # Rows wait also while the place cannot be used.
+            self._reporter.on_log(log.position())
+            with exporter_of(self._settings, log, open_place(self._target)) as exporter:
+                while not stopping.is_set():
+                    self._reporter.on_log(log.position())
+                    self._export_next(exporter, stopping)
+
+    def _export_next(self, exporter: Exporter, stopping: threading.Event) -> None:
+        self._publish(exporter.head_note)
+        step = exporter.step()
+        self._publish(exporter.head_note)
+        if step is not None:
+            self._on_step(step)
+            self._steps += 1
+        # A fault of an old file is over once this succeeds, not once a step does.
+        self._rewrite_due(exporter)
+        self._fault, self._wait_s = "", _RETRY_S_MIN
+        if step is not None:
+            self._reporter.on_step(step.last)
+        if step is None or not step.is_full:
+            catalog = exporter.catalog
+            self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
+            stopping.wait(self._settings.export.lag_s_max)
 
     def _rewrite_due(self, exporter: Exporter) -> None:
         """Rewrite files for each purpose that is due; one that fails stays due, and stops none."""

@@ -273,13 +273,15 @@ def exposition(shown: Collector, accept: str) -> tuple[bytes, str]:
 
 
 class ExportShown(msgspec.Struct, frozen=True):
-    """The metrics of a process that only exports, from ``Seen.exports``."""
+    """The metrics of a process that only exports, from ``Seen.exports`` and measures of its own."""
 
     exports: Sequence[Mapping[str, Any]]
+    families: Sequence[MetricFamily]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as ``Seen.collect``."""
         yield _build_info()
+        yield from _by_process({"export": self.families})
         yield from _by_database(_EXPORT_GAUGES, self.exports)
 
 

@@ -11,11 +11,14 @@ import pytest
 import yaml
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import LogFigures
 from http_edge.didcomm.push import notifier as push_notifier
 from http_edge.didcomm.rejections import RejectionReason
+from http_edge.server.export_metrics import export_shown
+from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import exposition
 from tests.deploy.manifests import DEPLOY
 from tests.unit.test_metrics import ARCHIVE, EXPORT, host, seen
@@ -36,15 +39,25 @@ _MATCHER: Final = re.compile(r'(\w+)=~?"([^"]*)"')
 _GROUPED: Final = re.compile(r"\bby \(([^)]*)\)")
 
 
+def _of_an_export() -> Collector:
+    reporter = Reporter(None, lambda: 0)
+    reporter.on_log(9)
+    reporter.on_step(5)
+    reporter.on_fault(OSError("the place is gone"))
+    return export_shown([reporter])
+
+
 def _shown() -> dict[str, dict[str, set[str]]]:
-    """The values of every label of every metric, of a log in one database and in several."""
+    """The values of every label of every metric: of a mediator whose log is in one database, of one
+    with several, and of a process that only exports.
+    """
     log = LogFigures(
         log_position=7, identities=1, queue_messages=1, queue_bytes=1, queue_oldest_at_ms=1
     )
     one = seen(host("shard-1", log=log))
     two = structs.replace(one, logs=[log, log], exports=[EXPORT] * 2, archives=[ARCHIVE] * 2)
     found: dict[str, dict[str, set[str]]] = {}
-    for page in (one, two):
+    for page in (one, two, _of_an_export()):
         text, _ = exposition(page, "")
         for family in text_string_to_metric_families(text.decode()):
             found.setdefault(family.name, {})
@@ -84,6 +97,14 @@ def test_what_is_asked_for_is_shown_with_these_labels(query: str) -> None:
     for names in _GROUPED.findall(query):
         wanted = {name.strip() for name in names.split(",")}
         assert wanted <= labels | OF_PROMETHEUS, query
+
+
+def test_a_process_that_only_exports_shows_all_that_is_asked_of_an_export() -> None:
+    text, _ = exposition(_of_an_export(), "")
+    families = text_string_to_metric_families(text.decode())
+    shown = {sample.name for family in families for sample in family.samples}
+    used = {metric for query in QUERIES for metric, _ in _SELECTOR.findall(query)}
+    assert {name for name in used if name.startswith(("poste_export_", "poste_process_"))} <= shown
 
 
 def test_every_fault_that_a_mediator_shows_is_alerted_on() -> None:

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
@@ -20,7 +21,10 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
+from http_edge.server.export_status import Reporter as StatusReporter
+from http_edge.server.exporting import ContinuousExport
 from http_edge.server.log_check import MEDIATOR_KEY
+from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.log.raw_sql import run_sql
 from tests.ports import free_port
@@ -250,9 +254,32 @@ def test_watch_shows_who_has_the_token_how_it_stands(tmp_path: Path) -> None:
             assert watching.wait(30) == Exit.OK
     assert "poste_export_position 50.0" in shown
     assert "poste_export_standby 0.0" in shown
+    assert "poste_export_lag_rows 0.0" in shown
+    assert 'poste_process_start_time_seconds{process="export"}' in shown
     # It asks no log, and says nothing of one.
     assert "poste_log_up" not in shown
     assert not (data / "export-status.json").exists()
+
+
+def test_rows_that_wait_while_nothing_can_be_exported_are_counted(tmp_path: Path) -> None:
+    data, reporter = tmp_path / "data", StatusReporter(None, lambda: 0)
+    settings = Settings(data_dir=data, export=Export(to=str(tmp_path / "out")))
+
+    def export() -> None:
+        stopping = threading.Event()
+
+        def stop(_: object) -> None:
+            stopping.set()
+
+        ContinuousExport(settings, reporter, on_step=stop, on_fault=stop).run(stopping)
+
+    with _mediator(data) as (_, growing):
+        export()
+        assert reporter.figures()["rows_behind"] == 0
+        growing.grow()
+        settings.keys_path.unlink()
+        export()
+        assert reporter.figures()["rows_behind"] == 5
 
 
 def test_an_address_for_measures_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:

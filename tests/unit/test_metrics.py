@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from actors.host.measures import (
     OTHER,
@@ -25,6 +26,7 @@ from actors.host.measures import (
 from eventstore.log.event_log import LogFigures
 from http_edge.dispatch.whole_log import total
 from http_edge.server import archive_status
+from http_edge.server.export_metrics import export_shown
 from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import AskReport, Scrape, Seen, exposition
 from http_edge.settings.sections import Archive, Export
@@ -78,7 +80,7 @@ def seen(*hosts: HostReport | None) -> Seen:
     )
 
 
-def samples(shown: Seen) -> dict[str, float]:
+def samples(shown: Collector) -> dict[str, float]:
     text, _ = exposition(shown, "")
     return {
         f"{sample.name}{sorted(sample.labels.items())}" if sample.labels else sample.name: (
@@ -299,6 +301,36 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     assert samples(seen)["poste_log_position"] == 1_089
     behind = [(export["rows_behind"], export["caught_up_age_s"]) for export in seen.exports]
     assert behind == [(7, 2.5), (1_002, 2.5)]
+
+
+def test_a_process_that_only_exports_shows_itself_and_how_long_it_is_behind_from_its_start() -> (
+    None
+):
+    now_ms = 1_000
+    reporter = Reporter(None, lambda: now_ms)
+
+    def shown() -> dict[str, float]:
+        found = samples(export_shown([reporter]))
+        assert found["poste_process_start_time_seconds[('process', 'export')]"] > 0
+        return {name: value for name, value in found.items() if name.startswith("poste_export")}
+
+    now_ms += 4_000
+    began = {"poste_export_caught_up_age_seconds": 4, "poste_export_standby": 0}
+    assert shown() == began
+    reporter.on_log(9)
+    reporter.on_step(5)
+    assert shown() == began | {"poste_export_position": 5, "poste_export_lag_rows": 4}
+    reporter.on_standby()
+    assert shown() == {"poste_export_standby": 1}
+    reporter.on_fault(OSError("the place is gone"))
+    now_ms += 2_000
+    assert shown() == {
+        "poste_export_caught_up_age_seconds": 2,
+        "poste_export_fault_age_seconds": 2,
+        "poste_export_standby": 0,
+    }
+    reporter.on_caught_up(9)
+    assert shown()["poste_export_caught_up_age_seconds"] == 0
 
 
 async def test_the_archive_of_each_database_has_figures_of_its_own(tmp_path: Path) -> None:
