@@ -159,6 +159,15 @@ def test_one_node_at_a_time_is_taken_away_and_the_last_never_for_idleness() -> N
     assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
 
 
+def test_pods_are_replaced_while_the_former_ones_work_on() -> None:
+    deployments = _of("Deployment", dict(EVERYTHING_ON))
+    assert deployments.keys() == {RELEASE, f"{RELEASE}-export"}
+    for name, deployment in deployments.items():
+        strategy = deployment["spec"].get("strategy", {})
+        assert strategy.get("type", "RollingUpdate") == "RollingUpdate", name
+        assert strategy.get("rollingUpdate", {}).get("maxUnavailable", 0) == 0, name
+
+
 def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
     (scaler,) = _of("HorizontalPodAutoscaler", {}).values()
     variables = {variable["name"]: variable.get("value") for variable in _node({})["env"]}
