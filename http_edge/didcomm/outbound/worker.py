@@ -54,7 +54,8 @@ from http_edge.telemetry.line_pace import LinePace
 _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
 BATCH_MESSAGES_MAX: Final = 20
-"""Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its place."""
+"""Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its place.
+It ends after ``timeout_s`` at the latest, so that its last message is still leased when sent."""
 _BATCH_BYTES_MAX: Final = 1_048_576
 """Bytes of messages leased at once, at least one message: the memory of one delivery."""
 _MARGIN_MS: Final = 10_000
@@ -145,9 +146,9 @@ class DeliveryWorker:
     def __init__(self, did: str, queue: DeliveryQueue) -> None:
         self.did = did
         self._queue = queue
-        timeout_ms = round(queue.settings.timeout_s * 1000)
-        self._sending_ms = round(queue.settings.slow_s * 1000)
-        self._lease_ms = 2 * timeout_ms + _MARGIN_MS
+        timeout_s = queue.settings.timeout_s
+        self._sending_s = min(queue.settings.slow_s, timeout_s)
+        self._lease_ms = round(2 * timeout_s * 1000) + _MARGIN_MS
         self._woken = asyncio.Event()
         self._alive = asyncio.Event()
         self._ending = False
@@ -286,9 +287,9 @@ class DeliveryWorker:
         self, destination: Destination, connection: Connection
     ) -> _Round | DeliveryOutcome:
         """Lease some messages and deliver them; return a ``DeliveryOutcome`` if that failed."""
-        queue = self._queue
+        queue, time_s = self._queue, asyncio.get_running_loop().time
         session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
-        send_until_ms = queue.clock() + self._sending_ms
+        send_until_s = time_s() + self._sending_s  # not by the clock, which may be set back
         probing = self._failures > 0 and not self._refusing
         leased = await self._queue.lease(
             self.did, session, 1 if probing else BATCH_MESSAGES_MAX, self._lease_ms
@@ -301,7 +302,8 @@ class DeliveryWorker:
         refused: list[str] = []
         delivered = 0
         for message in leased:
-            if self._ending or queue.clock() >= send_until_ms:
+            if self._ending or time_s() >= send_until_s:
+                await self._remove_accepted()
                 await self._queue.release(self.did, session)
                 break
             outcome = await self._send(destination, connection, message)

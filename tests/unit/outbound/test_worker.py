@@ -332,19 +332,43 @@ async def test_a_slow_endpoint_is_given_up_and_its_message_stays(
     gate.released.set()
 
 
+@pytest.mark.parametrize("step_ms", [6_000, -DAY_MS])
+@pytest.mark.parametrize("slow_s", [10, 60])
 async def test_a_batch_that_takes_too_long_makes_room_for_others(
-    network: DeliveryNetwork, agents: AgentHost
+    network: DeliveryNetwork,
+    agents: AgentHost,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_s: int,
+    step_ms: int,
 ) -> None:
+    """Also if the machine's clock is set back; and what was accepted is never on offer again."""
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+
     async def slowly(_: bytes) -> web.StreamResponse:
-        network.now_ms += 6_000
+        goes_on(6)
+        network.now_ms += step_ms
         return web.Response()
 
     agents.answer = slowly
     await network.connect(ALICE, agents.url(), queued=envelopes(5))
-    workers = network.workers(agents.lookup, timeout_s=10, slow_s=10, wakes=ALICE)
+    workers = network.workers(agents.lookup, timeout_s=10, slow_s=slow_s, wakes=ALICE)
+    while workers._tasks:
+        await asyncio.wait(workers._tasks)
     await idle(workers)
     assert agents.received == envelopes(5)
     assert network.identities().counts[ReleaseLeases] == 2
+    assert _removed_before_releases(network) == [2, 4]
+
+
+def _removed_before_releases(network: DeliveryNetwork) -> list[int]:
+    """How many messages had been removed whenever leases were ended."""
+    removed, counts = 0, []
+    for command in network.identities().seen:
+        if isinstance(command, RemoveMessages):
+            removed += len(command.message_ids)
+        elif isinstance(command, ReleaseLeases):
+            counts.append(removed)
+    return counts
 
 
 async def _behind_a_wallet(network: DeliveryNetwork, agents: AgentHost) -> DeliveryWorkers:
