@@ -159,7 +159,10 @@ class CoordinateMediation:
             recipient, action = self._written(item)
             if recipient and action:
                 updated.append(self._result(recipient, action, _CLIENT_ERROR))
-        refused = _CLIENT_ERROR if _CLIENT_ERROR in changed.failed.values() else ""
+        is_refused = _CLIENT_ERROR in changed.failed.values() and all(
+            each["result"] != "success" for each in updated
+        )
+        refused = _CLIENT_ERROR if is_refused else ""
         return Outcome(
             reply=Reply(f"{self._form.update}-response", {"updated": updated}), refused=refused
         )

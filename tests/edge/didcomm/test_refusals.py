@@ -127,6 +127,20 @@ async def test_trying_to_take_the_key_of_another_is_recorded(
     assert await recorded(mediator) == [(KEYLIST, "client_error", did_of(thief.wallet), 1)]
 
 
+@pytest.mark.parametrize("settings", [{"didcomm": {"error_reports_max": 1}}])
+async def test_an_update_that_made_one_of_its_changes_is_answered_and_is_no_refusal(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    wallet = (await network.bob()).wallet
+    for seed in (b"1", b"2", b"3"):
+        own = did_key(KeyPair.from_seed(seed * 32).public)
+        updates = [{"recipient_key": key, "action": "add"} for key in (own, did_key(bob.key))]
+        answer = await answer_to(wallet, KEYLIST, updates=updates)
+        assert answer["@type"] == f"{NEW_PREFIX}{KEYLIST}-response"
+        assert [item["result"] for item in answer["updated"]] == ["success", "client_error"]
+    assert await recorded(mediator) == []
+
+
 @pytest.mark.parametrize("settings", [{"didcomm": {"registration": "allow_list"}}])
 async def test_who_may_not_connect_is_recorded_with_the_true_reason(
     network: WalletNetwork, mediator: Mediator

@@ -267,6 +267,14 @@ async def test_a_recipient_of_another_and_what_is_none_are_the_clients_error(
     assert await mediation.listing_of(EVE) == [EVE.name]
 
 
+async def test_only_an_update_that_changed_nothing_is_a_refusal(mediation: Mediation) -> None:
+    await mediation.request(BOB)
+    await mediation.request(EVE)
+    for dids, refused in (([BOB.name, peer4(7)], ""), ([BOB.name], "client_error")):
+        body: Json = {"updates": [{"recipient_did": did, "action": "add"} for did in dids]}
+        assert (await mediation.outcome(mediation.update_name, body, EVE)).refused == refused
+
+
 async def test_a_sender_takes_back_the_names_whose_keys_it_holds(mediation: Mediation) -> None:
     await mediation.request(BOB)
     await mediation.request(EVE)
