@@ -321,7 +321,8 @@ class Outbound(Section):
     for good must not be tried often."""
     in_flight_max: int = Field(default=64, ge=1, le=10_000)
     """Deliveries in progress at once in one edge process, besides in_flight_slow_max. Each holds at
-    most a MiB of messages, or one larger message."""
+    most a MiB of messages, or one larger message; and, for an agent behind mediators, one of them
+    in forwards, up to 3.2 times as large."""
     in_flight_new_max: int = Field(default=32, ge=1, le=10_000)
     """Part of in_flight_max for endpoints that have not yet answered quickly. The rest is for those
     that have: if strangers name many endpoints, these delay only each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import re
 import tracemalloc
 from pathlib import Path
@@ -16,6 +17,7 @@ from actors.core.nonces import SENDERS_MAX
 from actors.host.question_threads import THREADS
 from actors.host.writer import UNANSWERED_BYTES_MAX
 from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import ID_CHARS_MAX, AgentAccount, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
@@ -39,6 +41,8 @@ PUSHES_BYTES: Final = 5 * KIB
 """Measured: the pushes to one agent whose queue is empty."""
 COPIES: Final = 3
 """A body or an answer on its way through a process: as received, as read, as sent on."""
+FORWARDS: Final = (4 / 3) ** (ROUTING_KEYS_MAX + 1)
+"""The size of a message in forwards for the mediators of its agent, of which one may be a DID."""
 SHARDS: Final = 64
 """Of the clusters in deploy/: one node may own them all while the other is away."""
 NONCE_BYTES: Final = 100
@@ -71,7 +75,8 @@ def of_edge(settings: Settings) -> list[Row]:
     page = limits.page_bytes_max * 2
     queue_page = limits.queue_bytes_max + limits.pages_bytes_max
     small = 4 * rates.keys_max * 200 + didcomm.owners_remembered_max * 300
-    outbound = settings.outbound.in_flight_max * 2 * didcomm.message_bytes_max
+    delivery = math.ceil((2 + FORWARDS) * didcomm.message_bytes_max)
+    outbound = settings.outbound.in_flight_max * delivery
     return [
         ("edge: itself", "", 0, 160 * MIB),
         (

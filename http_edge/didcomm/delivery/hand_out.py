@@ -6,7 +6,7 @@ First a command leases the messages to a session; then what carries them is pack
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from actors.core.commands import DeliverMessages
 from http_edge.listener.body_reads import in_reading_thread
@@ -17,6 +17,7 @@ IMPLICIT: Final = "implicit"
 _AT_ONCE_BYTES: Final = 524_288
 """Packing so many bytes of delivered messages takes 2 ms for DIDComm v1 and 5 ms for v2; a hundred
 usual messages are less. A thread would cost each of them more than it saves others."""
+_T = TypeVar("_T")
 
 
 def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> DeliverMessages:
@@ -30,6 +31,6 @@ def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> De
     )
 
 
-async def packed(delivered_bytes: int, pack: Callable[[], bytes]) -> bytes:
+async def packed(delivered_bytes: int, pack: Callable[[], _T]) -> _T:
     """Pack a message that delivers so many bytes, outside of the event loop if they are many."""
     return pack() if delivered_bytes <= _AT_ONCE_BYTES else await in_reading_thread(pack)

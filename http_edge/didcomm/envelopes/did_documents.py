@@ -23,6 +23,7 @@ from cachetools import LRUCache
 from http_edge.didcomm.envelopes.documents import (
     ENDPOINT_CHARS_MAX,
     METHODS_MAX,
+    ROUTING_KEYS_MAX,
     SERVICES_MAX,
     as_list,
     has_type,
@@ -58,8 +59,6 @@ SERVICES_CHARS_MAX: Final = 16_384
 larger, and a stranger can have thousands of them cached."""
 FRAGMENT_CHARS_MAX: Final = 128
 """Longest fragment in the id of a key; that of a key of P-521 has 96 characters."""
-ROUTING_KEYS_MAX: Final = 8
-"""Each key adds an envelope around every message; a service with more keys is not used."""
 _REMEMBERED_MAX: Final = 2048
 """DIDs with remembered documents, most of them 2 KiB each."""
 _REMEMBERED_CHARS_MAX: Final = 768

@@ -38,8 +38,12 @@ from http_edge.didcomm.envelopes.peer_dids import (
 SERVICES_MAX: Final = 16
 """Services, and endpoints of one service, that are read; wallets list one or two."""
 KEYS_MAX: Final = 8
-"""Recipient keys, and routing keys, of one service. Each recipient key costs the sender an
-encryption, each routing key an envelope around every message. A service with more is not used."""
+"""Recipient keys of one service; each costs the sender an encryption. A service with more is not
+used."""
+ROUTING_KEYS_MAX: Final = 3
+"""Routing keys of one service of DIDComm v1 or v2. Each is an envelope around every message, which
+makes it a third larger. Agents have a mediator, or a mediator behind another. A service with more
+is not used."""
 METHODS_MAX: Final = 64
 """Keys of one document that are looked at. Wallets list one to three; those of a did:peer:2 count
 threefold, once for each spelling of their id."""
@@ -237,17 +241,18 @@ class _Reading:
     def _service(self, service: Json) -> PeerDocument | None:
         """Read a service; None if it has no recipient key, or a key that cannot be read."""
         listed = as_list(service.get("recipientKeys"))
-        recipients = self._all_keys(listed) if listed else self._own_keys()
+        recipients = self._all_keys(listed, KEYS_MAX) if listed else self._own_keys()
         endpoint, inner_routing = _endpoint(service.get("serviceEndpoint"))
-        routing = self._all_keys(as_list(service.get("routingKeys")) or inner_routing)
+        listed = as_list(service.get("routingKeys")) or inner_routing
+        routing = self._all_keys(listed, ROUTING_KEYS_MAX)
         if not recipients or routing is None:
             return None
         return PeerDocument(self._did, recipients, routing, endpoint)
 
-    def _all_keys(self, references: list[object]) -> tuple[bytes, ...] | None:
-        keys = [self._key(reference) for reference in references[: KEYS_MAX + 1]]
+    def _all_keys(self, references: list[object], keys_max: int) -> tuple[bytes, ...] | None:
+        keys = [self._key(reference) for reference in references[: keys_max + 1]]
         readable = tuple(key for key in keys if key is not None)
-        return readable if len(readable) == len(references) <= KEYS_MAX else None
+        return readable if len(readable) == len(references) <= keys_max else None
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -16,7 +16,12 @@ from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
 from http_edge.clients.didcomm.documents import peer2_did, peer4_did
-from http_edge.didcomm.envelopes.documents import KEYS_MAX, PeerDocument, is_url
+from http_edge.didcomm.envelopes.documents import (
+    KEYS_MAX,
+    ROUTING_KEYS_MAX,
+    PeerDocument,
+    is_url,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -47,7 +52,7 @@ def is_usable(document: PeerDocument, did: str) -> bool:
     return (
         document.did == did
         and 0 < len(recipients) <= KEYS_MAX
-        and len(routing) <= KEYS_MAX
+        and len(routing) <= ROUTING_KEYS_MAX
         and all(curve_public(key) is not None for key in (*recipients, *routing))
         and (document.endpoint == "" or is_url(document.endpoint))
     )

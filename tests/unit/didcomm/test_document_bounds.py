@@ -7,6 +7,7 @@ import pytest
 from http_edge.didcomm.envelopes.documents import (
     KEYS_MAX,
     METHODS_MAX,
+    ROUTING_KEYS_MAX,
     SERVICES_MAX,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
@@ -18,7 +19,9 @@ KEYS = [KeyPair.from_seed(bytes([number]) * 32).public for number in range(METHO
 def test_what_others_could_make_grow_is_bounded() -> None:
     service = legacy()["service"][0]
     assert read(legacy(recipientKeys=[base58(KEY)] * (KEYS_MAX + 1))) is None
-    assert read(legacy(routingKeys=[base58(KEY)] * (KEYS_MAX + 1))) is None
+    several = [base58(ROUTING)] * ROUTING_KEYS_MAX
+    assert read(legacy(routingKeys=several)) == ((KEY,), (ROUTING,) * ROUTING_KEYS_MAX, URL)
+    assert read(legacy(routingKeys=[*several, base58(ROUTING)])) is None
     many = [{**service, "serviceEndpoint": ""}] * SERVICES_MAX
     assert read(legacy() | {"service": [*many, service]}) == ((KEY,), (ROUTING,), "")
     methods = [{"id": f"#{n}", "publicKeyBase58": base58(KEY)} for n in range(1, METHODS_MAX + 1)]

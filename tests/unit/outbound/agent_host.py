@@ -80,7 +80,7 @@ class AgentHost:
 
     async def start(self) -> None:
         """Answer from now on; before, its port is closed."""
-        application = web.Application()
+        application = web.Application(client_max_size=8 * 1_048_576)
         application.router.add_post("/{path:.*}", self._post)
         application.router.add_get("/{path:.*}", self._socket)
         self._runner = web.AppRunner(application, shutdown_timeout=1, handler_cancellation=True)

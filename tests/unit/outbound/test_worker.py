@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from aiohttp import web
@@ -14,11 +13,8 @@ from actors.core.commands import (
     RemoveMessages,
 )
 from actors.core.refusals import Refusal
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
-from http_edge.didcomm.unknown_dids import methods
-from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 from tests.unit.test_hang_watch import clock_set_ahead
@@ -455,62 +451,3 @@ async def test_queues_out_of_reach_are_asked_again(
     identities.refused.clear()
     await idle(workers)
     assert agents.received == envelopes(1)
-
-
-async def test_an_agent_behind_mediators_of_its_own_gets_forwards(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    near, far = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2))
-    keys = [base58(near.public), did_key_reference(far.public)]
-    await network.connect(ALICE, agents.url(), keys)
-    await network.queue(ALICE, *envelopes(1))
-    workers = network.workers(agents.lookup, wakes=ALICE)
-    await idle(workers)
-    (received,) = agents.received
-    assert received not in envelopes(1)
-    assert await network.waiting(ALICE) == 0
-
-
-async def _no_answer(_host: str, _port: int) -> Sequence[str]:
-    raise TimeoutError
-
-
-@pytest.mark.parametrize("limits", [WebLimits(fetches_max=0), WebLimits()])
-async def test_a_mediator_whose_document_may_come_later_has_refused_nothing(
-    network: DeliveryNetwork, agents: AgentHost, limits: WebLimits
-) -> None:
-    """There is no place for the fetch, or the host of the document does not answer."""
-    await network.connect(ALICE, agents.url(), ["did:web:mediator.example"])
-    await network.queue(ALICE, *envelopes(1))
-    fetched = FetchedDids(methods(network.clock), limits, lookup=_no_answer)
-    workers = network.workers(
-        agents.lookup, fetched=fetched, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE
-    )
-    await network.identities().answered(QueryConnection, TRIES + 1)
-    assert workers.figures()["failed"] == 0
-    assert (await network.state(ALICE)).available == 1
-
-
-async def test_agents_whose_mediators_are_slow_keep_no_other_from_its_mediators_document(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    looked_up: asyncio.Queue[str] = asyncio.Queue()
-    answers = asyncio.Event()
-
-    async def lookup(host: str, _port: int) -> Sequence[str]:
-        looked_up.put_nowait(host)
-        await answers.wait()
-        raise OSError("no such name")
-
-    limits = WebLimits(fetches_max=1)
-    fetched = FetchedDids(methods(network.clock), limits, caller=Caller(lambda: ""), lookup=lookup)
-    workers = network.workers(agents.lookup, fetched=fetched)
-    for number, (did, mediator) in enumerate(((BOB, "slow"), (ALICE, "other")), 1):
-        await network.connect(did, agents.url(), [f"did:web:{mediator}.example"])
-        await network.queue(did, *envelopes(1))
-        workers.wake(did)
-        await network.identities().answered(QueryConnection, number)
-        await network.state(did)  # by the time of an answer the document is wanted
-    assert await asyncio.wait_for(looked_up.get(), WAIT_S) == "slow.example"
-    answers.set()
-    assert await asyncio.wait_for(looked_up.get(), WAIT_S) == "other.example"

@@ -48,8 +48,6 @@ def wrap(
     own mediator knows it. None if no message can be packed to one of the keys, or if the envelope
     is no JSON, which a forward cannot carry.
     """
-    if not routing_keys:
-        return envelope
     try:
         parse(envelope)
         to = keys.read_key(did)
