@@ -316,9 +316,9 @@ class Outbound(Section):
     """Longest wait after the first failure; it doubles up to retry_s_max. A wait is at least half
     as long, and differs between agents, so that they do not try again together."""
     retry_s_max: float = Field(default=300, gt=0, le=86_400)
-    """Longest wait between two attempts; a message from the agent ends it. Messages stay queued
-    until they are accepted. Each attempt writes a few rows to the log, so endpoints that are gone
-    for good must not be tried often."""
+    """Longest wait between two attempts; a message from the agent ends a wait, at most eight in
+    this time. Messages stay queued until they are accepted. Each attempt writes a few rows to the
+    log, so endpoints that are gone for good must not be tried often."""
     in_flight_max: int = Field(default=64, ge=1, le=10_000)
     """Deliveries in progress at once in one edge process, besides in_flight_slow_max. Each holds at
     most a MiB of messages, or one larger message; and, for an agent behind mediators, one of them

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -63,6 +63,9 @@ _MARGIN_MS: Final = 10_000
 """Added to a lease beyond the time for sending, for the calls to the host."""
 ASIDE_MS: Final = 600_000
 """A message that the endpoint refused is not tried again for this long."""
+HURRIES_MAX: Final = 8
+"""Tries in ``retry_s_max`` that messages of the agent bring forward. An agent whose endpoint fails
+can send any number, and each try is work for the edge and a row of the log."""
 _REFUSALS_MAX: Final = 3
 """Completely refused batches in a row before the messages of the next are set aside."""
 _DOUBLINGS_MAX: Final = 32
@@ -152,8 +155,10 @@ class DeliveryWorker:
         self._lease_ms = round(2 * timeout_s * 1000) + _MARGIN_MS
         self._woken = asyncio.Event()
         self._alive = asyncio.Event()
-        self._ending = False
+        self._ending = asyncio.Event()
         self._failures = 0
+        self._hurried_s: deque[float] = deque(maxlen=HURRIES_MAX)
+        """When messages of the agent brought tries forward (loop time)."""
         self._refusing = False
         self._refusals = 0
         self._accepted: dict[str, None] = {}
@@ -167,19 +172,19 @@ class DeliveryWorker:
         self._woken.set()
 
     def try_again(self) -> None:
-        """Forget the agent's failures and try it at once, because it is alive."""
+        """Forget the agent's failures and try it at once, because it is alive; if not too often."""
         self._woken.set()
         self._alive.set()
 
     def end(self) -> None:
         """Let ``run`` end after the message that is being sent."""
-        self._ending = True
+        self._ending.set()
         self.try_again()
 
     async def run(self) -> None:
         """Deliver until no message is left."""
         try:
-            while not self._ending:
+            while not self._ending.is_set():
                 self._woken.clear()
                 self._alive.clear()
                 if not await self._go_on(await self._round()):
@@ -208,14 +213,21 @@ class DeliveryWorker:
                     first_s=settings.retry_s_min,
                     longest_s=settings.retry_s_max,
                 )
-                await self._sleep(self._alive, seconds)
-                if self._alive.is_set():
+                may_hurry = self._may_hurry()
+                await self._sleep(self._alive if may_hurry else self._ending, seconds)
+                if may_hurry and self._alive.is_set():
                     self._failures = 0
+                    self._hurried_s.append(asyncio.get_running_loop().time())
             case _Round.OTHERS:
                 await self._sleep(self._alive, settings.retry_s_min)
             case _:
                 return False
         return True
+
+    def _may_hurry(self) -> bool:
+        """Say whether a message of the agent may bring the next try forward."""
+        since_s = asyncio.get_running_loop().time() - self._queue.settings.retry_s_max
+        return len(self._hurried_s) < HURRIES_MAX or self._hurried_s[0] <= since_s
 
     async def _sleep(self, until: asyncio.Event, seconds: float) -> None:
         with self._may_be_stopped(), suppress(TimeoutError):
@@ -303,7 +315,7 @@ class DeliveryWorker:
         refused: list[str] = []
         delivered = 0
         for message in leased:
-            if self._ending or time_s() >= send_until_s:
+            if self._ending.is_set() or time_s() >= send_until_s:
                 await self._remove_accepted()
                 await self._queue.release(self.did, session)
                 break
