@@ -60,8 +60,11 @@ _REFUSALS: Final = frozenset(
         HTTPStatus.INTERNAL_SERVER_ERROR,
     }
 )
+_DECLINES: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _CLOSE_ACCEPTANCES: Final = frozenset({0, aiohttp.WSCloseCode.OK})
 """The library reads a close frame without a code, which is valid (RFC 6455), as 0."""
+_CLOSE_STATUSES_FROM: Final = 4_000
+"""A mediator such as this one closes a socket with so much more than the status over HTTP."""
 _CLOSE_REFUSALS: Final = frozenset(
     {
         aiohttp.WSCloseCode.UNSUPPORTED_DATA,
@@ -80,9 +83,12 @@ class DeliveryOutcome(Enum):
     REFUSED = "refused"
     """The endpoint works but refuses this message: ACA-Py answers 400, in some versions 500, to an
     envelope that it cannot open."""
+    DECLINED = "declined"
+    """404 or 410: what a mediator answers for a recipient that it does not know, or a message that
+    has expired, and what a proxy answers for every message while its server is away."""
     UNAVAILABLE = "unavailable"
-    """The endpoint was not reached, or its answer says nothing about the message; a redirect, for
-    example."""
+    """The answer says nothing about the message, or broke off; a redirect, for example."""
+    NOT_REACHED = "not_reached"
     TIMED_OUT = "timed_out"
 
 
@@ -145,6 +151,8 @@ class Destination:
                 return await (self._send_frame(envelope) if is_socket else self._post(envelope))
         except TimeoutError:
             return DeliveryOutcome.TIMED_OUT
+        except aiohttp.ClientConnectorError:
+            return DeliveryOutcome.NOT_REACHED
         except (aiohttp.ClientError, OSError):
             return DeliveryOutcome.UNAVAILABLE
 
@@ -158,11 +166,7 @@ class Destination:
         ) as response:
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return DeliveryOutcome.ACCEPTED
-            return (
-                DeliveryOutcome.REFUSED
-                if response.status in _REFUSALS
-                else DeliveryOutcome.UNAVAILABLE
-            )
+            return _failure(response.status)
 
     async def _send_frame(self, envelope: bytes) -> DeliveryOutcome:
         """Open a socket for one binary frame; the closing handshake confirms its reception."""
@@ -176,7 +180,16 @@ class Destination:
             code = websocket.close_code
         if code in _CLOSE_ACCEPTANCES:
             return DeliveryOutcome.ACCEPTED
-        return DeliveryOutcome.REFUSED if code in _CLOSE_REFUSALS else DeliveryOutcome.UNAVAILABLE
+        if code in _CLOSE_REFUSALS:
+            return DeliveryOutcome.REFUSED
+        return _failure((code or 0) - _CLOSE_STATUSES_FROM)
+
+
+def _failure(status: int) -> DeliveryOutcome:
+    """Return what an HTTP status that is no success says."""
+    if status in _DECLINES:
+        return DeliveryOutcome.DECLINED
+    return DeliveryOutcome.REFUSED if status in _REFUSALS else DeliveryOutcome.UNAVAILABLE
 
 
 class Destinations:

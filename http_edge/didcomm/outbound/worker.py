@@ -6,7 +6,10 @@ message that the endpoint did not accept stays in the queue:
 - if the endpoint could not be reached, or does not work, the lease ends at once, and the worker
   tries again after a growing pause, with only one message until the endpoint works;
 - if the endpoint refused this message (a stranger can send an agent a message that it cannot open),
-  the message is set aside under a long lease, so that it does not hold up later messages.
+  the message is set aside under a long lease, so that it does not hold up later messages;
+- if it may be the endpoint that failed, or this message alone, those behind it are tried, at once
+  after 404 and 410, else from the ninth try on. If the endpoint accepts one of them, the message is
+  set aside like a refused one; else all stay in their order.
 
 A lease of another session means that another edge delivers, or that the agent fetches its messages
 itself: the worker then waits for a while, because two deliveries at once would not keep the order.
@@ -23,6 +26,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final
+
+from cachetools import LRUCache
 
 from actors.core.commands import (
     Connection,
@@ -66,8 +71,18 @@ ASIDE_MS: Final = 600_000
 HURRIES_MAX: Final = 8
 """Tries in ``retry_s_max`` that messages of the agent bring forward. An agent whose endpoint fails
 can send any number, and each try is work for the edge and a row of the log."""
+_TRIES_MAX: Final = 8
+"""Failed tries in a row, whatever began them, before the messages behind the first are tried."""
+_PASSED_MAX: Final = 1_000
+"""Remembered messages of one agent that failed while its endpoint accepted others."""
 _REFUSALS_MAX: Final = 3
 """Completely refused batches in a row before the messages of the next are set aside."""
+_AT_FIRST: Final = (frozenset({DeliveryOutcome.REFUSED}), frozenset({DeliveryOutcome.DECLINED}))
+_PASSING: Final = (
+    frozenset({DeliveryOutcome.REFUSED, DeliveryOutcome.DECLINED}),
+    frozenset({DeliveryOutcome.UNAVAILABLE}),
+)
+"""Outcomes that refuse a message, and others after which the messages behind it are tried."""
 _DOUBLINGS_MAX: Final = 32
 _SPREAD_BYTES: Final = 4
 
@@ -159,6 +174,9 @@ class DeliveryWorker:
         self._failures = 0
         self._hurried_s: deque[float] = deque(maxlen=HURRIES_MAX)
         """When messages of the agent brought tries forward (loop time)."""
+        self._tries = 0
+        """Failed tries since a message was accepted, also those of which ``_failures`` forgets."""
+        self._passed: LRUCache[str, None] = LRUCache(_PASSED_MAX)
         self._refusing = False
         self._refusals = 0
         self._accepted: dict[str, None] = {}
@@ -303,7 +321,9 @@ class DeliveryWorker:
         queue, time_s = self._queue, asyncio.get_running_loop().time
         session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
         send_until_s = time_s() + self._sending_s  # not by the clock, which may be set back
-        probing = self._failures > 0 and not self._refusing
+        is_passing = self._tries >= _TRIES_MAX
+        refusals, doubts = _PASSING if is_passing else _AT_FIRST
+        probing = self._failures > 0 and not self._refusing and not is_passing
         leased = await self._queue.lease(
             self.did, session, 1 if probing else BATCH_MESSAGES_MAX, self._lease_ms
         )
@@ -313,29 +333,49 @@ class DeliveryWorker:
         if not leased:
             return _Round.NOTHING
         refused: list[str] = []
+        failed: dict[str, DeliveryOutcome] = {}  # since the last one that was accepted
         delivered = 0
-        for message in leased:
-            if self._ending.is_set() or time_s() >= send_until_s:
-                await self._remove_accepted()
-                await self._queue.release(self.did, session)
+        for index, message in enumerate(leased):
+            # The second one shows whether the first one failed alone, however long that took.
+            is_late = time_s() >= send_until_s and not (index == 1 and failed)
+            if self._ending.is_set() or is_late:
                 break
             outcome = await self._send(destination, connection, message)
             if outcome is DeliveryOutcome.ACCEPTED:
                 delivered += 1
                 self._accept(message.message_id)
-            elif outcome is DeliveryOutcome.REFUSED:
+                # The endpoint works, so these failed for what they are.
+                self._passed.update(dict.fromkeys(failed))
+                refused += failed
+                failed.clear()
+            elif outcome in refusals or message.message_id in self._passed:
                 refused.append(message.message_id)
             else:
-                await self._remove_accepted()
-                await self._queue.release(self.did, session)
-                return outcome
-        return await self._close_batch(session, delivered, refused)
+                failed[message.message_id] = outcome
+                if outcome not in doubts:
+                    break
+        if delivered + len(refused) < len(leased):
+            await self._remove_accepted()
+            await self._queue.release(self.did, session)
+        return await self._close_batch(
+            session, delivered, refused, next(reversed(failed.values()), None)
+        )
 
     async def _close_batch(
-        self, session: str, delivered: int, refused: Sequence[str]
+        self,
+        session: str,
+        delivered: int,
+        refused: Sequence[str],
+        failed: DeliveryOutcome | None,
     ) -> _Round | DeliveryOutcome:
+        """Set refused messages aside; ``failed`` is the outcome of the last one that failed."""
         if delivered:
-            self._refusals = 0
+            self._refusals = self._tries = self._failures = 0
+        if failed is not None:
+            self._tries += 1
+            self._refusing = self._refusing or failed is DeliveryOutcome.DECLINED
+            if not delivered:
+                return failed
         if refused and not delivered and self._refusals < _REFUSALS_MAX:
             # An endpoint that refuses every message is probably out of order.
             self._refusals += 1
@@ -348,7 +388,7 @@ class DeliveryWorker:
         if refused and not delivered:
             self._refusing = True
             return DeliveryOutcome.REFUSED
-        return _Round.DELIVERED
+        return failed or _Round.DELIVERED
 
     async def _send(
         self, destination: Destination, connection: Connection, message: DeliveredMessage

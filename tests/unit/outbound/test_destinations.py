@@ -104,7 +104,15 @@ async def test_every_success_is_an_acceptance(agents: AgentHost, code: int) -> N
     assert await deliver(way_out(agents), agents.url()) == [DeliveryOutcome.ACCEPTED]
 
 
-@pytest.mark.parametrize("code", [401, 403, 404, 410, 429, 502, 503, 504])
+@pytest.mark.parametrize("code", [404, 410])
+async def test_an_answer_of_the_message_or_of_the_endpoint_is_neither(
+    agents: AgentHost, code: int
+) -> None:
+    agents.answer = status(code)
+    assert await deliver(way_out(agents), agents.url()) == [DeliveryOutcome.DECLINED]
+
+
+@pytest.mark.parametrize("code", [401, 403, 429, 502, 503, 504])
 async def test_an_error_that_says_nothing_of_the_message_is_an_endpoint_that_fails(
     agents: AgentHost, code: int
 ) -> None:
@@ -250,10 +258,10 @@ async def test_a_name_service_that_never_answers_is_given_up(agents: AgentHost) 
     assert await deliver(destinations, agents.url()) is None
 
 
-async def test_an_endpoint_without_a_server_is_unavailable() -> None:
+async def test_an_endpoint_without_a_server_is_not_reached() -> None:
     async with agent_host(running=False) as down:
         for scheme in ("http", "ws"):
-            assert await deliver(way_out(down), down.url(scheme)) == [DeliveryOutcome.UNAVAILABLE]
+            assert await deliver(way_out(down), down.url(scheme)) == [DeliveryOutcome.NOT_REACHED]
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -346,6 +354,9 @@ async def test_a_websocket_gets_one_binary_frame_and_a_proper_end(agents: AgentH
         (1003, DeliveryOutcome.REFUSED),
         (1009, DeliveryOutcome.REFUSED),
         (1011, DeliveryOutcome.REFUSED),
+        (4400, DeliveryOutcome.REFUSED),
+        (4404, DeliveryOutcome.DECLINED),
+        (4429, DeliveryOutcome.UNAVAILABLE),
         (1001, DeliveryOutcome.UNAVAILABLE),
         (1013, DeliveryOutcome.UNAVAILABLE),
     ],
@@ -383,8 +394,8 @@ async def test_an_endpoint_that_speaks_tls_must_prove_its_name(tmp_path: Path) -
             return await deliver(destinations, f"https://{name}:{host.port}/in")
 
         assert await outcome("mediator.example", host.trust) == [DeliveryOutcome.ACCEPTED]
-        assert await outcome("other.example", host.trust) == [DeliveryOutcome.UNAVAILABLE]
-        assert await outcome("mediator.example", None) == [DeliveryOutcome.UNAVAILABLE]
+        assert await outcome("other.example", host.trust) == [DeliveryOutcome.NOT_REACHED]
+        assert await outcome("mediator.example", None) == [DeliveryOutcome.NOT_REACHED]
         assert len(host.requests) == 1
 
 

@@ -14,14 +14,12 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
-from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
+from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 from tests.unit.test_hang_watch import clock_set_ahead
 
 DAY_MS = 86_400_000
-TRIES = _REFUSALS_MAX + 1
-"""How often an endpoint that takes nothing is tried before a message is set aside."""
 
 
 async def test_what_waits_is_delivered_in_order_and_then_gone(
@@ -169,94 +167,6 @@ async def test_a_failed_endpoint_is_tried_with_one_message_alone(
     limits = [c.limit for c in network.identities().seen if isinstance(c, DeliverMessages)]
     assert limits[:2] == [BATCH_MESSAGES_MAX, 1]
     assert limits[-1] == BATCH_MESSAGES_MAX
-
-
-@pytest.mark.parametrize("code", [400, 413, 415, 422, 500])
-async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
-    network: DeliveryNetwork, agents: AgentHost, code: int
-) -> None:
-    bad, *good = envelopes(3)
-
-    async def refuse(envelope: bytes) -> web.StreamResponse:
-        return web.Response(status=code if envelope == bad else 200)
-
-    agents.answer = refuse
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, bad, *good)
-    workers = network.workers(agents.lookup, wakes=ALICE)
-    await network.identities().answered(QueryQueue, 2)
-    assert agents.accepted == good
-    assert await network.waiting(ALICE) == 1
-    # It is out of the way of what comes later.
-    await network.queue(ALICE, *envelopes(1, first=3))
-    workers.wake(ALICE)
-    await agents.has(4)
-    assert agents.received == [bad, *good, *envelopes(1, first=3)]
-
-
-async def _refused(network: DeliveryNetwork, agents: AgentHost) -> DeliveryWorkers:
-    """Let Alice's agent refuse her one message until it is out of the way."""
-    await network.connect(ALICE, agents.url(), queued=envelopes(1))
-    agents.answer = status(400)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
-    await network.identities().answered(DeliverMessages, TRIES + 1)
-    return workers
-
-
-async def test_a_refused_message_is_tried_again_after_a_while(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    workers = await _refused(network, agents)
-    agents.answer = status(200)
-    network.now_ms += ASIDE_MS
-    await network.offers(ALICE)
-    workers.sender_seen(ALICE)
-    await idle(workers)
-    assert agents.received == envelopes(1) * (TRIES + 1)
-    assert await network.waiting(ALICE) == 0
-
-
-async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    workers = await _refused(network, agents)
-    await network.purge(ALICE)
-    network.now_ms += ASIDE_MS
-    workers.sender_seen(ALICE)
-    await idle(workers)
-    assert agents.received == envelopes(1) * TRIES
-
-
-async def test_a_refused_message_holds_up_no_other_when_the_clock_is_set_back(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    workers = await _refused(network, agents)
-    network.now_ms -= DAY_MS
-    agents.answer = status(200)
-    await network.queue(ALICE, *envelopes(1, first=1))
-    workers.wake(ALICE)
-    await agents.has(TRIES + 1)
-    assert agents.accepted == envelopes(1, first=1)
-    # It is waited for no longer than without that.
-    await network.purge(ALICE)
-    network.now_ms += ASIDE_MS
-    workers.sender_seen(ALICE)
-    await idle(workers)
-
-
-async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_order(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
-    await network.connect(ALICE, agents.url(), queued=envelopes(3))
-    agents.answer = status(500)
-    workers = network.workers(agents.lookup, wakes=ALICE)
-    await network.identities().answered(DeliverMessages, 1)
-    agents.received.clear()
-    agents.answer = status(200)
-    workers.sender_seen(ALICE)
-    await idle(workers)
-    assert agents.received[-3:] == envelopes(3)
-    assert await network.waiting(ALICE) == 0
 
 
 async def test_a_live_socket_gets_the_messages_instead(
