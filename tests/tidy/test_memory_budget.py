@@ -34,7 +34,7 @@ MIB: Final = KIB * KIB
 GIB: Final = KIB * MIB
 CONNECTION_BYTES: Final = 44 * KIB
 """Measured: one WebSocket, 40 KiB; and what it may hold of a head or a message uncounted."""
-SOCKET_BYTES: Final = 36 * KIB
+SOCKET_BYTES: Final = 24 * KIB
 """Of a socket besides its first agent: further agents, with DIDs as long as may be, the pushes to
 them, and the return routes of strangers."""
 PUSHES_BYTES: Final = 5 * KIB
