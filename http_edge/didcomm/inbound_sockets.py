@@ -34,7 +34,7 @@ from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
-_PEERS_MAX: Final = 2
+_PEERS_MAX: Final = 3
 """Agents on one socket; one more agent gets answers, but no pushed messages. No known agent shares
 a socket, but one whose DID has changed can count twice. Each takes up to 14 KB."""
 _LEASES_MAX: Final = 4

@@ -34,7 +34,7 @@ MIB: Final = KIB * KIB
 GIB: Final = KIB * MIB
 CONNECTION_BYTES: Final = 44 * KIB
 """Measured: one WebSocket, 40 KiB; and what it may hold of a head or a message uncounted."""
-SOCKET_BYTES: Final = 24 * KIB
+SOCKET_BYTES: Final = 36 * KIB
 """Of a socket besides its first agent: further agents, with DIDs as long as may be, the pushes to
 them, and the return routes of strangers."""
 PUSHES_BYTES: Final = 5 * KIB
@@ -231,10 +231,10 @@ async def test_what_strangers_make_a_socket_remember_is_within_its_bytes(
 
 
 def size(text: str) -> int:
-    """Bytes of ``6g``, ``6Gi`` or ``6G`` (which docker and systemd take for GiB)."""
-    found = re.fullmatch(r"(\d+)[gG]i?", text)
+    """Bytes of ``6g``, ``6Gi`` or ``6G`` (which docker and systemd take for GiB), or of MiB."""
+    found = re.fullmatch(r"(\d+)([mMgG])i?", text)
     assert found, text
-    return int(found.group(1)) * GIB
+    return int(found[1]) * {"m": MIB, "g": GIB}[found[2].lower()]
 
 
 def limits_of_deploy() -> dict[str, int]:
