@@ -161,7 +161,7 @@ def test_one_node_at_a_time_is_taken_away_and_the_last_never_for_idleness() -> N
 
 def test_pods_are_replaced_while_the_former_ones_work_on() -> None:
     deployments = _of("Deployment", dict(EVERYTHING_ON))
-    assert deployments.keys() == {RELEASE, f"{RELEASE}-export"}
+    assert deployments.keys() == {RELEASE, f"{RELEASE}-export", f"{RELEASE}-tools"}
     for name, deployment in deployments.items():
         strategy = deployment["spec"].get("strategy", {})
         assert strategy.get("type", "RollingUpdate") == "RollingUpdate", name
