@@ -142,8 +142,8 @@ class PlacerRole:
     async def leave(self) -> None:
         """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most.
 
-        Without the role, and a lease of it, no database is asked: one that hangs would hold up the
-        end of the process.
+        Without the role, and a lease that may be stored, no database is queried: one that hangs
+        would hold up the end of the process.
         """
         has_role = self._term.is_running()
         self._term.ended()
@@ -155,11 +155,12 @@ class PlacerRole:
         self._thread.shutdown(wait=False)
 
     def _renew(self, lease: HostLease) -> bool:
+        self._has_unknown_lease = True  # also if only the answer of the database is lost
         self._has_unknown_lease = self._leases.renew(lease, self._term.lease_s)
         return self._has_unknown_lease
 
     def _take(self, lease: HostLease) -> None:
-        self._has_unknown_lease = True  # also if only the answer of the database is lost
+        self._has_unknown_lease = True  # as in _renew
         self._leases.take(lease, self._term.lease_s)
 
     def _renewed(self, sent_s: float) -> None:

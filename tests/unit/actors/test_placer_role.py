@@ -79,7 +79,7 @@ class CutOffLeases(HostLeases):
         self.has_renewed = threading.Event()
         self.has_taken = threading.Event()
         self.may_fail: threading.Event | None = None
-        """If set, the answer to a ``take`` is lost, once this has happened."""
+        """If set, an answer that the lease is stored is lost, once this has happened."""
         self.may_answer = threading.Event()
         self.may_answer.set()
 
@@ -93,16 +93,21 @@ class CutOffLeases(HostLeases):
     def take(self, lease: HostLease, seconds: float) -> None:
         self._there.take(lease, seconds)
         self.has_taken.set()
-        if self.may_fail is not None:
-            assert self.may_fail.wait(LEFT_S_MAX)
-            raise LogUnavailable("the answer was lost")
+        self._answer()
 
     @override
     def renew(self, lease: HostLease, seconds: float) -> bool:
         is_ours = self._there.renew(lease, seconds)
         self.has_renewed.set()
         assert self.may_answer.wait(LEFT_S_MAX)
+        if is_ours:
+            self._answer()
         return is_ours
+
+    def _answer(self) -> None:
+        if self.may_fail is not None:
+            assert self.may_fail.wait(LEFT_S_MAX)
+            raise LogUnavailable("the answer was lost")
 
     @override
     def living(self) -> Sequence[HostLease]:
@@ -208,13 +213,16 @@ async def test_who_leaves_before_it_hears_that_it_has_the_role_leaves_no_lease(
     assert leases.living() == []
 
 
-async def test_who_leaves_after_the_answer_to_its_taking_was_lost_leaves_no_lease(
-    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+@pytest.mark.parametrize("kind", ["taking", "renewal"])
+async def test_who_leaves_after_the_answer_that_it_has_the_lease_was_lost_leaves_no_lease(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, kind: str
 ) -> None:
-    leases.take(HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token"), LONG_S)
+    if kind == "taking":
+        leases.take(HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token"), LONG_S)
     process = Process(cluster, "b", tmp_path)
     process.leases.may_fail = threading.Event()
-    assert await asyncio.to_thread(process.leases.has_taken.wait, LEFT_S_MAX)
+    is_stored = process.leases.has_taken if kind == "taking" else process.leases.has_renewed
+    assert await asyncio.to_thread(is_stored.wait, LEFT_S_MAX)
     process.running.cancel()
     await asyncio.gather(process.running, return_exceptions=True)
     process.leases.may_fail.set()
