@@ -227,8 +227,11 @@ class _Mediator:
             return int(self._exit)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings, self._away)
-            if await self._unless_stopping(self._node.join()) and self._away:
-                await self._refuse_alone(self._node)
+            try:
+                await self._unless_stopping(self._join(self._node))
+            except Stop:
+                await self._node.stop()
+                raise
             if self._stopping.is_set():
                 await self._node.stop()
                 return int(self._exit)
@@ -253,14 +256,15 @@ class _Mediator:
         _LOG.info("stopping", extra={"signal": number.name})
         self._stopping.set()
 
-    async def _refuse_alone(self, node: ClusterNode) -> None:
-        """Refuse to start without a database that other nodes serve: it is not away for them.
+    async def _join(self, node: ClusterNode) -> None:
+        """Join the cluster, but not without a database that other nodes serve: it is not away.
 
         Raises:
-            Stop: there is such a database; says which one, and why it is away here.
+            Stop: as ``ClusterNode.join``, or there is such a database: says which one, and why it
+                cannot be opened here.
         """
-        for number in await node.served_elsewhere():
-            await node.stop()
+        await node.join()
+        for number in await node.served_elsewhere() if self._away else ():
             raise Stop(
                 Exit.UNREACHABLE,
                 f"Database {number} of the log cannot be opened here, and other nodes have all its"

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from actors.host.connected_host import ignored
+from actors.host.host_connection import Answered, HostServer
+from actors.placement import placer_link
+from actors.placement.port import PlacerLease
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease
 from eventstore.stores.open_log import open_host_leases
 from http_edge.server import serve
@@ -19,6 +23,7 @@ from http_edge.server.exits import Exit
 from http_edge.settings.settings import Limits, Settings
 
 WAIT_S = 10.0
+LONG_S = 600.0
 
 
 class Waiting:
@@ -66,6 +71,34 @@ async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_hos
             mediator._stop_on(signal.SIGTERM)
             assert await serving == Exit.OK
     assert (mediator._node._roles, mediator._hosts, mediator._edges) == ([], {}, {})
+
+
+async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_what_is_away_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placer_link, "_ANSWER_S_MAX", LONG_S)
+    settings, nothing = Settings(data_dir=tmp_path).on_node("a", "127.0.0.1"), object()
+    away = {1: "its port failed"}
+    mediator: Any = serve._Mediator(settings, away, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    loop, has_question = asyncio.get_running_loop(), asyncio.Event()
+
+    def no_batch(*_: object) -> None:
+        raise AssertionError("a placer gets no batches")
+
+    def no_answer(_question: bytes, _answered: Answered) -> None:
+        loop.call_soon_threadsafe(has_question.set)
+
+    silent, placer = HostServer(no_batch, no_answer, ignored), PlacerLease.of(0, databases=1)
+    lease = silent.listen("127.0.0.1", placer.name, "b", "silent", protocol=placer.protocol)
+    with closing(open_host_leases(settings.log_dsn)) as leases:
+        leases.take(lease, LONG_S)
+        serving = asyncio.create_task(mediator.serve([]))
+        async with asyncio.timeout(WAIT_S):
+            await has_question.wait()
+            mediator._stop_on(signal.SIGTERM)
+            assert await serving == Exit.OK
+    silent.stop()
+    assert (mediator._hosts, mediator._edges) == ({}, {})
 
 
 @pytest.mark.parametrize(
