@@ -294,6 +294,6 @@ def _watching(
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
     def on_fault(error: Exception) -> None:
-        click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
+        click.echo(f"poste: {title}the export has a fault: {escaped(str(error))}", err=True)
 
     return ContinuousExport(settings, status, on_step=on_step, on_fault=on_fault)

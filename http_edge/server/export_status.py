@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -23,6 +23,9 @@ from http_edge.server.status_files import (
     read_status,
     status_path,
 )
+
+Rewriting = Literal["merging", "erasing", "pruning"]
+"""A purpose for which files of the export are rewritten."""
 
 _NAME: Final = "export-status.json"
 
@@ -67,6 +70,8 @@ class Reporter:
             fault=earlier.fault,
             fault_since_ms=earlier.fault_since_ms,
         )
+        self._not_rewritten: dict[Rewriting, tuple[int, str]] = {}
+        """Since when files cannot be rewritten for a purpose, in Unix ms, and why."""
         self._leave_standby()
         self._write()
 
@@ -91,15 +96,31 @@ class Reporter:
         self._reach(position)
 
     def on_fault(self, error: Exception) -> None:
-        """Note the fault because of which the export waits and tries again."""
+        """Note a fault that lasts until the next step or catching up."""
         if not self._status.fault:
             self._status.fault_since_ms = self._clock()
         self._status.fault = str(error)
         self._leave_standby()
         self._write()
 
+    def on_rewriting_fault(self, purpose: Rewriting, error: Exception) -> None:
+        """Note why files cannot be rewritten for a purpose: a fault that lasts until they are.
+
+        Steps need no old file, so they go on meanwhile; the next one, or catching up, shows it.
+        """
+        status, fault = self._status, str(error)
+        # An earlier process may have noted the same.
+        since_ms = status.fault_since_ms if status.fault == fault else None
+        first = self._not_rewritten.get(purpose, (since_ms or self._clock(), fault))
+        self._not_rewritten[purpose] = first[0], fault
+
+    def on_rewritten(self, purpose: Rewriting) -> None:
+        """Note that files are rewritten for a purpose, or need not be."""
+        self._not_rewritten.pop(purpose, None)
+
     def on_standby(self) -> None:
         """Note that another process exports; only that process knows how far the export is."""
+        self._not_rewritten.clear()
         self._status = ExportStatus(is_standing_by=True)
         self._write()
 
@@ -109,7 +130,8 @@ class Reporter:
 
     def _reach(self, position: int) -> None:
         self._status.position = position
-        self._status.fault, self._status.fault_since_ms = "", None
+        oldest = min(self._not_rewritten.values(), default=(None, ""))
+        self._status.fault_since_ms, self._status.fault = oldest
         self._leave_standby()
         self._write()
 

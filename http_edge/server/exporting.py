@@ -14,7 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
@@ -23,7 +24,7 @@ from eventstore.log.errors import LockedElsewhere, LogError
 from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
-from eventstore.parquet.errors import ExportError, ExportRefused
+from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.tree import CHECKPOINT, head_in
@@ -38,13 +39,16 @@ from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.mediator_keys import load
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.child_process import begin_child
-from http_edge.server.export_status import Reporter
+from http_edge.server.export_status import Reporter, Rewriting
 from http_edge.server.log_head import HeadFile
 from http_edge.server.mediator_log import keys_of, opened_to_export
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S_MIN: Final = 1.0
+_REWRITING_S_MAX: Final = 3_600.0
+"""Longest wait before files are to be rewritten again that could not be: each attempt may read many
+of them before the one that is damaged."""
 _FIRST_ERASING_S: Final = 3_600.0
 """Time from the start to the first removal of erased names and first pruning, so that a mediator
 that is restarted every day does both, too."""
@@ -54,6 +58,17 @@ _GIVE_WAY: Final = 5
 
 class OtherExporter(ExportRefused):
     """Another process, on this machine or another, exports the log to the place."""
+
+
+class _Failed(NamedTuple):
+    """A rewriting that failed: why, and when it is tried again, in seconds of the monotonic clock.
+
+    That was ``wait_s`` after the failure.
+    """
+
+    why: str = ""
+    wait_s: float = 0.0
+    retry_at_s: float = 0.0
 
 
 @contextlib.contextmanager
@@ -139,6 +154,7 @@ class ContinuousExport:
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
         self._erasing_at_s = self._pruning_at_s = 0.0
+        self._failed: dict[Rewriting, _Failed] = {}
 
     def run(self, stopping: threading.Event) -> None:
         """Export until ``stopping`` is set; try again after each failure."""
@@ -184,7 +200,6 @@ class ContinuousExport:
         if step is not None:
             self._on_step(step)
             self._steps += 1
-        # A fault of an old file is over once this succeeds, not once a step does.
         self._rewrite_due(exporter)
         self._fault, self._wait_s = "", _RETRY_S_MIN
         if step is not None:
@@ -197,19 +212,40 @@ class ContinuousExport:
     def _rewrite_due(self, exporter: Exporter) -> None:
         """Rewrite files for each purpose that is due; one that fails stays due, and stops none."""
         export, archive = self._settings.export, self._settings.archive
-        try:
-            if self._steps >= export.compact_files_min:
-                exporter.compact(files_min=export.compact_files_min)
+        if self._steps >= export.compact_files_min:
+            merge = partial(exporter.compact, files_min=export.compact_files_min)
+            if self._has_rewritten("merging", merge):
                 self._steps = 0
-        finally:
-            try:
-                if export.erased_every_s and time.monotonic() >= self._erasing_at_s:
-                    exporter.take_out_erased()
-                    self._erasing_at_s = time.monotonic() + export.erased_every_s
-            finally:
-                if archive.keep_s and time.monotonic() >= self._pruning_at_s:
-                    exporter.prune(system_clock() - round(archive.keep_s * 1_000), not_needed)
-                    self._pruning_at_s = time.monotonic() + archive.prune_every_s
+        is_erasing_due = export.erased_every_s and time.monotonic() >= self._erasing_at_s
+        if is_erasing_due and self._has_rewritten("erasing", exporter.take_out_erased):
+            self._erasing_at_s = time.monotonic() + export.erased_every_s
+        if archive.keep_s and time.monotonic() >= self._pruning_at_s:
+            until_ms = system_clock() - round(archive.keep_s * 1_000)
+            if self._has_rewritten("pruning", partial(exporter.prune, until_ms, not_needed)):
+                self._pruning_at_s = time.monotonic() + archive.prune_every_s
+
+    def _has_rewritten(self, purpose: Rewriting, rewrite: Callable[[], object]) -> bool:
+        """Call ``rewrite``, less and less often while it fails; return whether it succeeded now.
+
+        An old file that is damaged keeps no step from being made. What concerns steps as well, such
+        as a store that is away, the next one finds itself.
+        """
+        failed = self._failed.get(purpose, _Failed())
+        if time.monotonic() < failed.retry_at_s:
+            return False
+        try:
+            rewrite()
+        except (ExportDamaged, ExportUnavailable, LogError) as error:
+            is_new = str(error) not in {each.why for each in self._failed.values()}
+            wait_s = min(max(_RETRY_S_MIN, 2 * failed.wait_s), _REWRITING_S_MAX)
+            self._failed[purpose] = _Failed(str(error), wait_s, time.monotonic() + wait_s)
+            self._reporter.on_rewriting_fault(purpose, error)
+            if is_new:
+                self._on_fault(error)
+            return False
+        self._failed.pop(purpose, None)
+        self._reporter.on_rewritten(purpose)
+        return True
 
     def _publish(self, note: bytes | None) -> None:
         if note is not None:
@@ -229,6 +265,7 @@ class ContinuousExport:
             return
         self._fault = str(error)
         if isinstance(error, OtherExporter):
+            self._failed.clear()
             self._reporter.on_standby()
         else:
             self._reporter.on_fault(error)
@@ -246,7 +283,7 @@ def main() -> None:
         if isinstance(error, OtherExporter):
             _LOG.info("the export stands by: %s", error)
         else:
-            _LOG.error("the export waits: %s", error)
+            _LOG.error("the export has a fault: %s", error)
 
     ContinuousExport(
         settings,

@@ -14,16 +14,14 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 
-from actors.host.clock import Clock
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
-from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
+from eventstore.parquet.errors import ExportRefused, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import Exported, Exporter
@@ -139,151 +137,6 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
     monkeypatch.setattr(Exporter, name, noted)
     ContinuousExport(settings, StopAfterThree(None, lambda: NOW_MS)).run(stopping)
     assert done == [name] * (3 if is_due else 0)
-
-
-class StopOnceCaughtUp(Reporter):
-    """Stops the export with the first round that finds all exported and all rewriting done."""
-
-    def __init__(self, data_dir: Path, clock: Clock, stopping: threading.Event) -> None:
-        super().__init__(data_dir, clock)
-        self._stopping = stopping
-
-    def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
-        super().on_caught_up(position, complete_until_ms)
-        self._stopping.set()
-
-
-REWRITINGS = ("compact", "take_out_erased", "prune")
-DAMAGED = ExportDamaged("events/old.parquet", Damage.CHANGED, "not the file that was signed")
-
-
-@pytest.fixture
-def rewriting(settings: Settings) -> Settings:
-    """Settings by which files are rewritten after each step, and for the first time in an hour."""
-    export = settings.export.model_copy(update={"compact_files_min": 1})
-    return settings.model_copy(update={"export": export, "archive": Archive(keep_s=1)})
-
-
-class Hours:
-    """Seconds of a clock for intervals, of which each step of an export takes some."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, step_s: int) -> None:
-        self.now_s = 0
-        self.step_s = step_s
-        self.steps_failing = 0
-        step = Exporter.step
-
-        def slow(exporter: Exporter) -> Exported | None:
-            self.now_s += self.step_s
-            if self.steps_failing:
-                self.steps_failing -= 1
-                raise ExportUnavailable("events", "the store is away")
-            return step(exporter)
-
-        monkeypatch.setattr(Exporter, "step", slow)
-        monkeypatch.setattr(exporting, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-
-
-@pytest.mark.parametrize("name", REWRITINGS)
-def test_a_file_that_cannot_be_rewritten_is_a_fault_until_it_can(
-    rewriting: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    Growing(log).grow()
-    hours, stopping, seen = Hours(monkeypatch, 3_600), threading.Event(), list[Any]()
-    run = getattr(Exporter, name)
-
-    def now_ms() -> int:
-        return NOW_MS + 1_000 * hours.now_s
-
-    def shown() -> Any:
-        status = figures(rewriting.data_dir, None, now_ms())
-        return status["fault"], status["fault_age_s"]
-
-    def damaged_thrice(*arguments: Any, **named: Any) -> Any:
-        seen.append(shown())
-        hours.step_s = 400
-        if len(seen) <= 3:
-            raise DAMAGED
-        return run(*arguments, **named)
-
-    monkeypatch.setattr(Exporter, name, damaged_thrice)
-    reporter = StopOnceCaughtUp(rewriting.data_dir, now_ms, stopping)
-    ContinuousExport(rewriting, reporter).run(stopping)
-    fault = str(DAMAGED)
-    assert seen == [("", None), (fault, 400), (fault, 800), (fault, 1_200)]
-    assert shown() == ("", None)
-
-
-def test_rewriting_that_fails_keeps_no_other_from_being_done(
-    rewriting: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Growing(log).grow()
-    Hours(monkeypatch, 3_600)
-    tried, faults, stopping = list[str](), list[Exception](), threading.Event()
-
-    def failing(name: str) -> Any:
-        tried.append(name)
-        raise DAMAGED
-
-    def stop_at(fault: Exception) -> None:
-        faults.append(fault)
-        stopping.set()
-
-    for name in REWRITINGS:
-        monkeypatch.setattr(Exporter, name, lambda *_, name=name, **__: failing(name))
-    reporter = StopOnceCaughtUp(rewriting.data_dir, lambda: NOW_MS, stopping)
-    ContinuousExport(rewriting, reporter, on_fault=stop_at).run(stopping)
-    assert (tried, faults) == ([*REWRITINGS], [DAMAGED])
-
-
-@pytest.mark.parametrize("name", ["take_out_erased", "prune"])
-def test_faults_that_pass_do_not_put_off_what_is_due(
-    rewriting: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    Growing(log).grow()
-    hours, stopping, done = Hours(monkeypatch, 1_500), threading.Event(), list[int]()
-    hours.steps_failing = 2
-    run = getattr(Exporter, name)
-
-    def noted(*arguments: Any) -> Any:
-        done.append(hours.now_s)
-        return run(*arguments)
-
-    monkeypatch.setattr(Exporter, name, noted)
-    reporter = StopOnceCaughtUp(rewriting.data_dir, lambda: NOW_MS, stopping)
-    ContinuousExport(rewriting, reporter).run(stopping)
-    assert done == [4_500]
-
-
-class Killed(BaseException):
-    """Instead of the end of the process."""
-
-
-@pytest.mark.parametrize("name", REWRITINGS)
-def test_the_fault_of_a_process_that_died_rewriting_lasts_until_another_has_done_it(
-    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    settings = settings.model_copy(update={"archive": Archive(keep_s=1)})
-    Growing(log).grow()
-    Reporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
-
-    def export(age_s: int) -> Any:
-        stopping = threading.Event()
-        reporter = StopOnceCaughtUp(settings.data_dir, lambda: NOW_MS + 1_000 * age_s, stopping)
-        ContinuousExport(settings, reporter).run(stopping)
-
-    def die(*_: object, **__: object) -> Any:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Exporter, name, die)
-        for age_s in (400, 800):
-            with pytest.raises(Killed):
-                export(age_s)
-            status = figures(settings.data_dir, None, NOW_MS + 1_000 * age_s)
-            assert (status["fault"], status["fault_age_s"]) == ("killed", age_s)
-    export(1_200)
-    assert figures(settings.data_dir, None, NOW_MS)["fault"] == ""
 
 
 def test_an_idle_export_says_until_when_it_is_complete_as_often_as_the_settings_say(

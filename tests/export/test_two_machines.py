@@ -103,7 +103,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
         said(exporting[1], "exported")
         with psycopg.connect(str(machines[0].log)) as connection:
             assert connection.execute(END_HOLDS).fetchall() == [(True,)]
-        said(exporting[1], "the export waits")
+        said(exporting[1], "the export has a fault")
         growing.grow()
         said(exporting[1], "exported")
     finally:

@@ -94,3 +94,46 @@ def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> N
     started.on_caught_up(7)
     status = export_status.figures(tmp_path, 7, NOW_MS + 9_000)
     assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)
+
+
+def test_a_fault_of_rewriting_lasts_with_its_age_until_files_are_rewritten(tmp_path: Path) -> None:
+    now_ms = 0
+    export = export_status.Reporter(tmp_path, lambda: now_ms)
+
+    def shown() -> tuple[str, float | None, int | None]:
+        status = export_status.figures(tmp_path, None, now_ms)
+        return status["fault"], status["fault_age_s"], status["position"]
+
+    now_ms = 1_000
+    export.on_rewriting_fault("erasing", FAULT)
+    now_ms = 2_000
+    export.on_rewriting_fault("pruning", LONG)
+    export.on_step(5)
+    assert shown() == (str(FAULT), 1, 5)
+    export.on_fault(OSError("the store is away"))
+    assert shown() == ("the store is away", 1, 5)
+    now_ms = 3_000
+    export.on_rewriting_fault("erasing", FAULT)
+    export.on_caught_up(7)
+    assert shown() == (str(FAULT), 2, 7)
+    export.on_rewritten("erasing")
+    export.on_step(8)
+    assert shown() == (str(LONG), 1, 8)
+    now_ms = 4_000
+    restarted = export_status.Reporter(tmp_path, lambda: now_ms)
+    restarted.on_rewriting_fault("pruning", LONG)
+    restarted.on_step(9)
+    assert shown() == (str(LONG), 2, 9)
+    restarted.on_rewritten("pruning")
+    restarted.on_step(10)
+    assert shown() == ("", None, 10)
+
+
+def test_a_process_that_stands_by_shows_no_fault_of_its_own_rewriting_later(
+    tmp_path: Path,
+) -> None:
+    export = export_status.Reporter(tmp_path, lambda: 1_000)
+    export.on_rewriting_fault("erasing", FAULT)
+    export.on_standby()
+    export.on_step(5)
+    assert export.figures()["fault"] == ""
