@@ -273,8 +273,9 @@ class SocketEndpoint:
                     session.pings_unanswered += 1
                     outgoing.put(frames.ping(self._clock()))
                 continue
-            await _take(message, outgoing, session)
-            client.handled(_size_bytes(message))
+            size_bytes = _size_bytes(message)
+            await _take(message, size_bytes, outgoing, session)
+            client.handled(size_bytes)
             if frames_taken.take("", loop.time()) is not None:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
@@ -287,7 +288,7 @@ def _end(outgoing: Outgoing) -> None:
     outgoing.close(rejected.failure.value, frames.auth_failed(rejected))
 
 
-async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> None:
+async def _take(message: WSMessage, size_bytes: int, outgoing: Outgoing, session: _Session) -> None:
     """Take a frame; charge every message but an expected PONG, and wait until that is paid.
 
     Until then the edge reads nothing more from this socket, so the network holds a flood back. The
@@ -301,7 +302,7 @@ async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> No
     if is_pong and session.pings_unanswered:
         session.pings_unanswered = 0
         return
-    charge_message(_size_bytes(message))
+    charge_message(size_bytes)
     await until_paid()
 
 

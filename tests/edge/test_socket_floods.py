@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from contextlib import AsyncExitStack
+from types import FrameType
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -112,6 +115,28 @@ async def test_the_bytes_of_a_request_cost_its_address_the_same_whichever_way_th
         await socket.say(frame(TEXT, junk), frame(PING, b"x"))
         assert await socket.hear() == (PONG, b"x")
         assert has_cost(1 + parts)
+
+
+async def test_the_bytes_of_a_long_text_are_counted_once(mediator: Mediator) -> None:
+    """Each count writes the text, of up to a MiB, as UTF-8."""
+    await mediator.register(ALICE)
+    text, counts = "\N{EURO SIGN}" * 20_000, 0
+
+    def note(_frame: FrameType, event: str, called: Any) -> None:
+        nonlocal counts
+        is_count = event == "c_call" and called.__name__ == "encode"
+        counts += is_count and called.__self__ == text
+
+    async with raw_socket(mediator.ports[0], "/ws") as socket:
+        await authenticate(mediator, socket)
+        frames_sent = frame(TEXT, text.encode()), frame(PING, b"x")
+        sys.setprofile(note)
+        try:
+            await socket.say(*frames_sent)
+            assert await socket.hear() == (PONG, b"x")
+        finally:
+            sys.setprofile(None)
+    assert counts == 1
 
 
 def test_what_is_longer_than_any_message_of_a_client_is_not_parsed() -> None:
