@@ -19,6 +19,7 @@ _BACKLOG: Final = 1_024
 _ACCEPTED_AT_ONCE: Final = 64
 _KERNEL_BYTES: Final = 64 * 1024
 """Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
+_LINGER_S: Final = 1.0
 _SHUTDOWN_S: Final = 1.0
 """How long clients may take to read their last answers once the server stops."""
 
@@ -33,6 +34,7 @@ class BoundedServer:
         connections: Connections,
         limits: Limits,
         make_request: type[Request] = Request,
+        linger_s: float = _LINGER_S,
     ) -> None:
         """A server that does not listen yet.
 
@@ -42,12 +44,14 @@ class BoundedServer:
             connections: those of this server, bounded by ``limits``.
             limits: the bounds of each connection.
             make_request: the class of the requests.
+            linger_s: how long a connection reads the rest of a refused body.
         """
         self._handle = handle
         self._malformed = malformed
         self._connections = connections
         self._limits = limits
         self._make_request = make_request
+        self._linger_s = linger_s
         self._server: asyncio.Server | None = None
         self._runner: web.ServerRunner | None = None
 
@@ -60,7 +64,7 @@ class BoundedServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
         await self._runner.setup()
         _bound_kernel(listening, self._limits)
-        parts = server, self._connections, self._limits, self._malformed, loop
+        parts = server, self._connections, self._limits, self._malformed, loop, self._linger_s
         connect = partial(Connection, *parts)
         # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)

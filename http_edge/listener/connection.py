@@ -19,8 +19,6 @@ from http_edge.listener.socket_frames import CheckedFrames
 from http_edge.listener.transfers import Cut, Transfer, Transfers
 from http_edge.settings.settings import Limits
 
-_LINGER_S: Final = 1.0
-"""How long the rest of a refused body is read, so that the client sees the answer."""
 _READ_BYTES: Final = 16 * 1024
 """A connection buffers twice this much of an unread body; then the kernel holds the client back."""
 _PIPELINED_MAX: Final = 2
@@ -80,8 +78,13 @@ class Connection(RequestHandler):
         limits: Limits,
         malformed: AnswerMalformed,
         loop: asyncio.AbstractEventLoop,
+        linger_s: float,
     ) -> None:
-        """A connection among ``connections``; ``malformed`` answers malformed HTTP."""
+        """A connection among ``connections``.
+
+        ``malformed`` answers malformed HTTP. ``linger_s`` is how long the rest of a refused body is
+        read, so that the client sees the answer; that long the connection is not idle.
+        """
         self.address = ""
         self.is_shared = False
         """Does the connection belong to a proxy, and carry the requests of many clients?"""
@@ -107,7 +110,7 @@ class Connection(RequestHandler):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # aiohttp means it so
             keepalive_timeout=limits.keepalive_s,
-            lingering_time=_LINGER_S,
+            lingering_time=linger_s,
             max_line_size=limits.header_bytes_max,
             max_field_size=limits.header_bytes_max,
             read_bufsize=_READ_BYTES,

@@ -415,11 +415,16 @@ async def metrics_served(
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)
-        if request.path != PATH:
-            raise web.HTTPNotFound
-        if request.method not in _METHODS:
-            raise web.HTTPMethodNotAllowed(request.method, _METHODS)
-        return await authorized(request)
+        try:
+            if request.path != PATH:
+                raise web.HTTPNotFound
+            if request.method not in _METHODS:
+                raise web.HTTPMethodNotAllowed(request.method, _METHODS)
+            return await authorized(request)
+        except web.HTTPException as refusal:
+            # Further requests of a stranger would keep its connection from being idle.
+            refusal.force_close()
+            raise
 
     async def malformed(_request: web.BaseRequest, status: int) -> web.StreamResponse:
         return web.Response(status=status)
@@ -432,7 +437,7 @@ async def metrics_served(
         on_cut=lambda _cause: None,
         headers={},
     )
-    server = BoundedServer(answer, malformed, connections, _LIMITS)
+    server = BoundedServer(answer, malformed, connections, _LIMITS, linger_s=0)
     await server.start(on)
     try:
         host, port = on.getsockname()[:2]

@@ -188,9 +188,46 @@ async def test_connections_are_bounded_and_a_scrape_is_answered_where_metrics_ar
                 assert sum(map(is_open, silent[start : start + 40])) <= 32
 
 
+@pytest.mark.parametrize("addresses", [["127.0.0.2", "127.0.0.3"], ["127.0.0.1"]], ids=len)
 @pytest.mark.parametrize(
     "sent",
-    [b"GET /metrics HTTP/1.1\r\nHos", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000],
+    [
+        b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n",
+        b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000,
+    ],
+    ids=["no body", "part of a body", "requests whose answers are not read"],
+)
+async def test_what_is_refused_keeps_no_scrape_out_where_metrics_are_served(
+    addresses: list[str], sent: bytes
+) -> None:
+    loop, scrape = asyncio.get_running_loop(), "http://{}:{}/metrics"
+    async with metrics_listener() as address, asyncio.timeout(WAIT_S):
+        with contextlib.ExitStack() as opened:
+
+            async def refused(own: str) -> None:
+                client = opened.enter_context(socket.socket())
+                client.setblocking(False)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.bind((own, 0))
+                with contextlib.suppress(ConnectionError):
+                    await loop.sock_connect(client, address)
+                    client.send(sent)  # as much as the kernel takes at once
+                    await loop.sock_recv(client, 1)
+
+            await asyncio.gather(*[refused(own) for own in addresses for _ in range(32)])
+            async with aiohttp.ClientSession(headers={"Authorization": "Bearer t"}) as operator:
+                for _ in range(20):
+                    async with operator.get(scrape.format(*address)) as answer:
+                        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /metrics HTTP/1.1\r\nHos",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n" * 100_000,
+    ],
     ids=["part of a head", "requests whose answers are not read"],
 )
 async def test_a_client_that_sends_or_reads_too_slowly_is_cut_where_metrics_are_served(
