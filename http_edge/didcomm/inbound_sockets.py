@@ -185,21 +185,27 @@ class InboundSocket(InboundTransport):
             if not awaited.done():
                 awaited.set_result(False)
         self._tasks.cancel()
-        for peer in self._peers.values():
+        # All at once, before any host is waited for: what is pushed from now on would be lost here.
+        for did, peer in self._peers.items():
             peer.stop()
-        await asyncio.gather(*self._tasks, self._release(), return_exceptions=True)
+            self._dependencies.hub.drop(did, peer)
+        await asyncio.gather(*self._tasks, self._release_all(), return_exceptions=True)
 
-    async def _release(self) -> None:
-        """End the sessions and leases of one agent after the other.
+    async def _release_all(self) -> None:
+        """End the leases and sessions of one agent after the other, although one of them fails.
 
         Many sockets may end at once, and what they send takes places that others need.
         """
         for did in [*self._peers, *self._leased]:
-            if (peer := self._peers.get(did)) is not None:
-                self._dependencies.hub.remove(did, peer)
+            await asyncio.wait({self._spawn(self._release(did))})
+
+    async def _release(self, did: str) -> None:
+        try:
             release = ReleaseLeases(self.session)
             await self._dependencies.identities.ask(did, release, b"", Done)
-            await self._dependencies.hub.session_ended(did)
+        finally:
+            if did in self._peers:
+                await self._dependencies.hub.end_session(did)
 
     async def _receive_message(self, body: bytes) -> None:
         try:

@@ -65,14 +65,25 @@ class Hub:
 
     def remove(self, did: str, subscriber: Subscriber) -> None:
         """Forget a subscriber; removing the last one of an identity ends the identity's session."""
+        if self.drop(did, subscriber):
+            self._end_session(did)
+
+    def drop(self, did: str, subscriber: Subscriber) -> bool:
+        """Forget a subscriber; True if it was the last one, whose session ``end_session`` ends."""
         subscribers = self._subscribers.get(did)
         if subscribers is None or subscriber not in subscribers:
-            return
+            return False
         del subscribers[subscriber]
         self._count -= 1
         if not subscribers:
             del self._subscribers[did]
+        return not subscribers
+
+    async def end_session(self, did: str) -> None:
+        """End an identity's session, unless it has a subscriber again; return when it has ended."""
+        if did not in self._subscribers:
             self._end_session(did)
+        await self.session_ended(did)
 
     def push(self, did: str, notice: Notice) -> None:
         """Notify the subscribers of the identity; if there is none, end its session at its host.

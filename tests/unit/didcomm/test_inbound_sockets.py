@@ -6,12 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pytest
+
 from actors.core.commands import ReleaseLeases
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
-from tests.unit.didcomm.requests import agents_of, message, raw_key
+from tests.unit.didcomm.requests import Agents, agents_of, message, raw_key
 
 SESSION: Final = "the session of a socket"
 _UNUSED: Final = cast("Any", None)
@@ -21,20 +23,7 @@ async def test_a_socket_that_ends_takes_few_places_in_an_outbox_however_many_age
     tmp_path: Path,
 ) -> None:
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        dependencies = SocketDependencies(
-            settings=Settings(data_dir=tmp_path),
-            envelopes=_UNUSED,
-            inbound=_UNUSED,
-            identities=agents,
-            hub=Hub("edge-0", agents.gateway),
-            waiting=_UNUSED,
-            new_id=lambda: SESSION,
-        )
-        socket = InboundSocket(dependencies, _UNUSED, _UNUSED)
-        ping = message("trust_ping/1.0/ping", **{"~transport": {"return_route": "all"}})
-        admitted = [await socket.admit(agent_account(raw_key(n)), ping) for n in range(1, 100)]
-        on_it = sum(peer.persistent for peer in admitted)
-        assert on_it > 1
+        socket, hub, on_it = await socket_with_agents(agents, tmp_path)
         first = agents.hosts.hold(SESSION.encode())
         ending = asyncio.create_task(socket.end())
         await first.arrived.wait()
@@ -43,4 +32,71 @@ async def test_a_socket_that_ends_takes_few_places_in_an_outbox_however_many_age
         await ending
         assert sent_at_once == 1
         assert agents.seen == [ReleaseLeases(SESSION)] * on_it
-        assert len(dependencies.hub) == 0
+        assert len(hub) == 0
+
+
+async def test_a_socket_that_ends_gets_no_pushes_while_a_host_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket, hub, _ = await socket_with_agents(agents, tmp_path)
+        first = agents.hosts.hold(SESSION.encode())
+        ending = asyncio.create_task(socket.end())
+        await first.arrived.wait()
+        subscribers = len(hub)
+        first.released.set()
+        await ending
+        assert subscribers == 0
+
+
+async def test_a_socket_that_ends_releases_what_all_its_agents_have_although_one_release_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("a defect")
+
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket, hub, on_it = await socket_with_agents(agents, tmp_path)
+        agents.before_answer[ReleaseLeases] = fail
+        await socket.end()
+        assert agents.seen == [ReleaseLeases(SESSION)] * on_it
+        assert len(hub) == 0
+    assert [record.message for record in caplog.records] == ["a task of a socket failed"]
+
+
+async def test_the_sessions_of_a_socket_end_before_their_agents_can_begin_others(
+    tmp_path: Path,
+) -> None:
+    """One after the other: the release of each precedes the end of its session."""
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket, hub, on_it = await socket_with_agents(agents, tmp_path)
+        held = agents.hosts.hold(b"edge-0")  # an order to end a session names the edge
+        ending = asyncio.create_task(socket.end())
+        await held.arrived.wait()
+        assert agents.seen == [ReleaseLeases(SESSION)]
+        assert len(hub._ending) == 1
+        begins = asyncio.create_task(hub.session_ended(agent_account(raw_key(1)).did))
+        await asyncio.sleep(0)
+        assert not begins.done()
+        held.released.set()
+        await asyncio.gather(ending, begins)
+        assert agents.seen == [ReleaseLeases(SESSION)] * on_it
+
+
+async def socket_with_agents(agents: Agents, data_dir: Path) -> tuple[InboundSocket, Hub, int]:
+    """A socket with as many agents as may be, their hub, and their number."""
+    dependencies = SocketDependencies(
+        settings=Settings(data_dir=data_dir),
+        envelopes=_UNUSED,
+        inbound=_UNUSED,
+        identities=agents,
+        hub=Hub("edge-0", agents.gateway),
+        waiting=_UNUSED,
+        new_id=lambda: SESSION,
+    )
+    socket = InboundSocket(dependencies, _UNUSED, _UNUSED)
+    ping = message("trust_ping/1.0/ping", **{"~transport": {"return_route": "all"}})
+    admitted = [await socket.admit(agent_account(raw_key(n)), ping) for n in range(1, 100)]
+    on_it = sum(peer.persistent for peer in admitted)
+    assert on_it > 1
+    return socket, dependencies.hub, on_it
