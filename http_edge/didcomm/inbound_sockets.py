@@ -41,6 +41,9 @@ _LEASES_MAX: Final = 4
 """Other agents on one socket whose leases end with it; those of one more end by themselves."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
+_AWAITED_MAX: Final = 1_024
+"""Answers on one socket whose pongs are awaited, before their messages are removed. The messages of
+one more stay leased and are offered again."""
 _LONG_POLLS_MAX: Final = 8
 """Long polls of one socket at once; one more is answered without waiting."""
 
@@ -123,7 +126,7 @@ class InboundSocket(InboundTransport):
         self._passable = asyncio.Event()
         self._pings = 0
         self._ponged = 0
-        self._beaten = 0
+        self._is_alive = True
         self._beats_missed = 0
         self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
         self.is_in_use = False
@@ -223,7 +226,8 @@ class InboundSocket(InboundTransport):
         if received.back is not None:
             self._outgoing.put(received.back)
             self._note_leases(received.request.sender.did, received.outcome)
-            if ids := received.outcome.handed_over:
+            ids = received.outcome.handed_over
+            if ids and len(self._awaited) < _AWAITED_MAX:
                 request = received.request
                 _ = self._spawn(self._hand_over(request.sender.did, request.command, ids))
         await self._follow(received.request, received.outcome)
@@ -300,14 +304,21 @@ class InboundSocket(InboundTransport):
     # ---- pings
 
     def beat(self) -> int:
-        """Send a ping; return how many beats in a row ended without a pong to their ping."""
-        answered = self._ponged >= self._beaten
-        self._beats_missed = 0 if answered else self._beats_missed + 1
-        self._beaten = self._ping()
+        """Send a ping; return how many beats in a row ended without a pong.
+
+        Any pong counts: a client may have received what came before a ping only after minutes.
+        """
+        self._beats_missed = 0 if self._is_alive else self._beats_missed + 1
+        self._is_alive = False
+        self._ping()
         return self._beats_missed
 
     def take_pong(self, data: bytes) -> None:
-        """Process a pong: the peer has read everything sent before the ping that it answers."""
+        """Process a pong: the peer has read everything sent before the ping that it answers.
+
+        One that answers no ping, as RFC 6455 allows, only shows that the peer is alive.
+        """
+        self._is_alive = True
         if not data.isdigit() or len(data) > len(b"%d" % self._pings):
             return
         self._ponged = max(self._ponged, min(int(data), self._pings))

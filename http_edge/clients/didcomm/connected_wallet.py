@@ -136,10 +136,9 @@ class ConnectedWallet(SpeaksPickup):
         """Open a WebSocket with a return route, on which all waiting messages come (RFC 0092).
 
         A message leaves its queue once ``receive`` has returned it and what came with it, up to 20
-        messages; at the latest at the second ping after it, within ``didcomm.ping_interval_s`` of
-        the mediator (20 s), because a socket that answers none ends. What has not left the queue
-        when the program ends, or leaves the block, comes again; what has, and was not received, is
-        lost. Live mode and ``drain`` keep each message until it is acknowledged.
+        messages. What ``receive`` has not returned when the program ends, or leaves the block,
+        comes again; what it has returned and the program has not processed may be lost. Live mode
+        and ``drain`` keep each message until it is acknowledged.
 
         Raises:
             MediatorUnreachable: the socket did not open.

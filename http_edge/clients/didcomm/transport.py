@@ -44,6 +44,8 @@ _CLOSE_S_MAX: Final = 1.0
 _SUCCESS: Final = range(200, 300)
 _ASKED: Final = 2 / 3
 """The part of the allowed silence after which we ping; aiohttp waits for the pong half as long."""
+_ALIVE: Final = b"alive"
+"""A pong that answers no ping (RFC 6455 5.5.3); a mediator of Poste numbers its pings."""
 _DATA: Final = frozenset({aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY})
 
 
@@ -161,12 +163,21 @@ class Http:
         """See ``Transport``: always None, since the status of the answer has reported it."""
 
 
+class _Kept(NamedTuple):
+    """A message that waits to be received."""
+
+    received: Received
+    size_bytes: int
+    ping: bytes | None = None
+    """The last ping that came after it and before the next message."""
+
+
 class Socket:
     """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a request and its answer.
 
     Several tasks may send requests at once. Iterating yields what ``receive`` returns, until the
     socket ends. The pong to a ping acknowledges what came before the ping, so it waits until that
-    has been received; but of two pings in a row one is answered at once, else the socket would end.
+    has been received; until then a pong that answers no ping shows that this end is alive.
     """
 
     def __init__(
@@ -174,15 +185,15 @@ class Socket:
     ) -> None:
         self._connection = connection
         self.websocket: Final = websocket
-        self._inbox: deque[tuple[Received, int]] = deque()
+        self._inbox: deque[_Kept] = deque()
         self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
         self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
         self._raw: list[asyncio.Future[Received | None]] = []
         self._ended: WalletError | None = None
-        self._unanswered: bytes | None = None
+        self._due: bytes | None = None
         # The loop itself keeps no task alive.
-        self._pongs: set[asyncio.Task[None]] = set()
+        self._ponging: asyncio.Task[None] | None = None
 
     async def say(self, message: Json) -> None:
         """Send a message without waiting for an answer.
@@ -222,16 +233,13 @@ class Socket:
                     await self._arrived.wait()
         except TimeoutError as error:
             raise NoAnswer(f"nothing came for {seconds} s") from error
-        received, size_bytes = self._inbox.popleft()
-        self._count_received(size_bytes)
-        return received
+        return self._take_out(0)
 
     def came_about(self, message_id: str) -> Json | None:
         """See ``Transport``: the first such message, which ``receive`` does not return any more."""
-        for number, (received, size_bytes) in enumerate(self._inbox):
+        for number, (received, _, _) in enumerate(self._inbox):
             if not isinstance(received, bytes) and _thread(received) == message_id:
-                del self._inbox[number]
-                self._count_received(size_bytes)
+                self._take_out(number)
                 return received
         return None
 
@@ -285,7 +293,7 @@ class Socket:
                     data = frame.data
                     self._take(data.encode() if isinstance(data, str) else data)
                 elif frame.type is aiohttp.WSMsgType.PING:
-                    self._answer(frame.data)
+                    await self._answer(frame.data)
         except WalletError as error:
             ended = error
         finally:
@@ -311,20 +319,34 @@ class Socket:
         else:
             self._keep(received, len(body) + _KEPT_BYTES)
 
-    def _count_received(self, size_bytes: int) -> None:
-        self._unreceived_bytes -= size_bytes
-        if not self._inbox and self._unanswered is not None:
-            self._answer(self._unanswered)
-
-    def _answer(self, ping: bytes) -> None:
+    async def _answer(self, ping: bytes) -> None:
         """Send the pong to a ping, or keep the ping until what came before it is received."""
-        if self._inbox and self._unanswered is None:
-            self._unanswered = ping
-            return
-        self._unanswered = None
-        pong = asyncio.create_task(self._send_pong(ping))
-        self._pongs.add(pong)
-        pong.add_done_callback(self._pongs.discard)
+        if self._inbox:
+            self._note_ping(-1, ping)
+            ping = _ALIVE
+        await self._send_pong(ping)
+
+    def _note_ping(self, number: int, ping: bytes) -> None:
+        self._inbox[number] = self._inbox[number]._replace(ping=ping)
+
+    def _take_out(self, number: int) -> Received:
+        """Take a message out; answer the ping behind it if nothing before that is left."""
+        received, size_bytes, ping = self._inbox[number]
+        del self._inbox[number]
+        self._unreceived_bytes -= size_bytes
+        if ping is not None and number:
+            self._note_ping(number - 1, ping)
+        elif ping is not None:
+            self._due = ping
+            if self._ponging is None or self._ponging.done():
+                self._ponging = asyncio.create_task(self._send_due())
+        return received
+
+    async def _send_due(self) -> None:
+        """Send the pong that is due; while it cannot be sent, a later one takes its place."""
+        while (ping := self._due) is not None:
+            self._due = None
+            await self._send_pong(ping)
 
     async def _send_pong(self, ping: bytes) -> None:
         with suppress(ConnectionError, aiohttp.ClientError):  # the socket has ended
@@ -337,7 +359,7 @@ class Socket:
         """
         received = answer.result() if answer.done() and not answer.cancelled() else None
         if received is not None:
-            self._inbox.append((received, 0))
+            self._inbox.append(_Kept(received, 0))
             self._arrived.set()
 
     def _keep(self, received: Received, size_bytes: int) -> None:
@@ -346,7 +368,7 @@ class Socket:
             reason = f"more than {UNRECEIVED_BYTES_MAX} bytes wait to be received"
             raise ConnectionLost(reason, self.websocket.close_code)
         self._unreceived_bytes += size_bytes
-        self._inbox.append((received, size_bytes))
+        self._inbox.append(_Kept(received, size_bytes))
         self._arrived.set()
 
 

@@ -6,8 +6,9 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from aiohttp import WSMsgType
 
-from http_edge.clients.didcomm import NoAnswer, Recipient2, Wallet2
+from http_edge.clients.didcomm import NoAnswer, Recipient2, Socket, Wallet2
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
@@ -133,6 +134,56 @@ async def test_what_a_program_has_not_received_from_its_socket_is_offered_again(
         assert [bob.read(await socket.receive(WAIT_S)) for _ in texts] == texts
         await network.settled(bob.wallet.over(socket))
     assert (await bob.wallet.status()).message_count == 0
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"ping_interval_s": 0.1}}])
+async def test_a_pong_that_answers_no_ping_keeps_a_socket_and_acknowledges_nothing(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    async with network.socket(autoping=False) as socket:
+        question = sealed(bob.connection, PING, response_requested=False, **routed())
+        await socket.raw.send_bytes(question)
+        texts, pings = list[str](), list[bytes]()
+        while len(pings) < 6 or not texts:
+            frame = await socket.raw.receive(WAIT_S)
+            if frame.type is WSMsgType.PING:
+                pings.append(bytes(frame.data))
+                await socket.raw.pong(b"alive")
+            else:
+                assert frame.type is WSMsgType.BINARY
+                texts.append(bob.read(frame.data))
+        assert texts == ["one"]
+        assert (await bob.wallet.status()).message_count == 1
+        await socket.raw.pong(pings[-1])
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.status()).message_count:
+                pass
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"ping_interval_s": 0.1}}])
+async def test_a_program_that_receives_nothing_for_many_pings_keeps_its_socket_and_its_messages(
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pings, many, answer = list[bytes](), asyncio.Event(), Socket._answer
+
+    async def noted(socket: Socket, ping: bytes) -> None:
+        await answer(socket, ping)
+        pings.append(ping)
+        if len(pings) == 8:
+            many.set()
+
+    monkeypatch.setattr(Socket, "_answer", noted)
+    texts = numbered(3)
+    await network.write(bob, *texts)
+    async with bob.wallet.implicit_socket() as socket:
+        async with asyncio.timeout(WAIT_S):
+            await many.wait()
+        assert (await bob.wallet.status()).message_count == 3
+        assert [bob.read(await socket.receive(WAIT_S)) for _ in texts] == texts
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.status()).message_count:
+                pass
 
 
 async def test_asking_explicitly_ends_the_implicit_on_that_socket(

@@ -13,7 +13,9 @@ from typing import Final
 
 import aiohttp
 import pytest
+from aiohttp import WSMsgType
 
+from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.server.hosts import placement_of
 from tests.edge.didcomm.newer_wallets import connected
@@ -236,6 +238,25 @@ async def test_what_was_not_read_from_a_socket_is_offered_again(
         assert (await bob.wallet.pickup1_status()).message_count == 1
         assert await bob.wallet.batch(1) == []
     assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["one"]
+
+
+async def test_what_waits_for_pongs_on_a_socket_is_bounded_and_the_rest_is_offered_again(
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbound_sockets, "_AWAITED_MAX", 1)
+    await network.write(bob, "one", "two")
+    async with network.socket(autoping=False) as socket:
+        noop = sealed(bob.connection, PICKUP + "noop", **routed())
+        await socket.raw.send_bytes(noop)
+        assert bob.read(await socket.data()) == "one"
+        assert (await socket.raw.receive(WAIT_S)).type is WSMsgType.PING
+        await socket.raw.send_bytes(noop)
+        assert bob.read(await socket.data()) == "two"
+        await socket.raw.pong(b"2")  # a second ping would be answered by it, too
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.pickup1_status()).message_count > 1:
+                pass
+    assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["two"]
 
 
 async def test_many_questions_at_once_on_one_socket_are_all_answered(
