@@ -123,6 +123,21 @@ class DatabaseExport:
                 reached = max(reached, pc.max(seals["position"]).as_py() or 0)
         return reached
 
+    def newest_seal(self, position: int) -> tuple[int, bytes] | None:
+        """The position and the digest of the newest seal up to a position; None if there is none.
+
+        It tells this log from every other up to there. Raises as ``position_at``.
+        """
+        newest: tuple[int, bytes] | None = None
+        for file in sorted(self.files(0, position), key=lambda file: -file.last):
+            if newest is None or file.last > newest[0]:
+                rows = self._read(file, "position", "type", "digest")
+                is_until = pc.less_equal(rows["position"], position)
+                seals = rows.filter(pc.and_(pc.equal(rows["type"], SEAL_TYPE), is_until))
+                for last in seals.slice(max(seals.num_rows - 1, 0)).to_pylist():
+                    newest = max(newest or (0, b""), (last["position"], last["digest"]))
+        return newest
+
     def recorded_ms(self, position: int) -> int:
         """When the events up to a position were recorded, Unix milliseconds; 0 for none.
 

@@ -259,6 +259,8 @@ def _generation(place: TablesPlace, number: int | None, export: OpenedExport) ->
         at > last for at, last in zip(found.at, export.last, strict=True)
     ):
         raise NotOfThisExport(f"{place.target}: the tables are newer than the export")
+    if not place.is_of(found, export):
+        raise NotOfThisExport(f"{place.target}: the tables are of another history of this log")
     return found
 
 

@@ -38,6 +38,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing, open_place
+from eventstore.parquet.opening import OpenedExport
 from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
 from projections.generations.delta_table import bucket_of, check_files, commit_files, read_footer
 from projections.generations.generation import (
@@ -49,6 +50,7 @@ from projections.generations.generation import (
 )
 
 GENERATIONS: Final = "generations"
+SEALS: Final = "seals"
 LOCK: Final = ".rebuild.lock"
 _TRIES: Final = 10
 _AT_ONCE: Final = 4
@@ -175,6 +177,33 @@ class TablesPlace:
             for path, (found, _) in zip(wanted, hashes, strict=True):
                 if found != wanted[path]:
                     raise TablesDamaged(f"{path}: its SHA-256 does not match its generation")
+
+    def is_of(self, generation: Generation, export: OpenedExport) -> bool:
+        """Whether an export has the rows that the tables of a generation were made from.
+
+        The digest of a seal follows from all that its partition had before, and the table of seals
+        has the newest one of each partition: the newest of all is among them, unless the log went
+        on from an earlier point. Of rows that were removed from the export since, it cannot tell.
+
+        Args:
+            generation: its table of seals is checked and read.
+            export: of the same number of databases, none of which ends before the tables.
+
+        Raises:
+            ExportDamaged: a file of the export is not the one that was signed.
+        """
+        seals = generation.table(SEALS)
+        self.check_content(seals, seals.files)
+        known: set[tuple[int, bytes]] = set()
+        for file in seals.files:
+            with self.place.opened(f"{seals.name}/{file.path}") as opened:
+                rows = pq.ParquetFile(opened).read(["position", "digest"])
+            known.update(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        for part, at in zip(export.parts, generation.at, strict=True):
+            newest = part.newest_seal(at) if at >= part.catalog.pruned_up_to else None
+            if newest is not None and newest not in known:
+                return False
+        return True
 
     def staged(self, table: str, run: str) -> list[TableFile]:
         """Describe the files of a table that Spark wrote in one run, with their SHA-256."""

@@ -104,7 +104,8 @@ def rebuild(  # noqa: PLR0913 - one for each option
 
     Raises:
         NotExported: the export does not reach ``as_of``.
-        RebuildRefused: the earlier tables are later, of another export, or of another key.
+        RebuildRefused: the earlier tables are later, of another export, of rows that this export
+            does not have, or of another key.
         TablesBusy: another rebuild writes to ``target``.
         TablesDamaged: the earlier tables are not as they were written.
         ExportUnavailable: ``target`` cannot be read or written.
@@ -116,6 +117,11 @@ def rebuild(  # noqa: PLR0913 - one for each option
         if start is not None:
             _check_continues(start, export, position)
             place.check(start)
+            if not place.is_of(start, export):
+                raise RebuildRefused(
+                    f"the earlier tables are at position {position_text(start.at)} of another"
+                    " history of this log, which has lost rows since: rebuild them in full"
+                )
             if start.at == position:
                 return start
         run = _Run(spark, export, position, place, start, keep).with_names()

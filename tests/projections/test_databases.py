@@ -75,16 +75,23 @@ class SampleLog:
             export_log(database, self.export / f"db-{number}", rows_max=300)
 
 
-@pytest.fixture
-def sample(tmp_path: Path) -> Iterator[SampleLog]:
+@contextmanager
+def lived(folder: Path, seed: int) -> Iterator[SampleLog]:
+    """A log with a random history in two databases; the same one for the same seed."""
     with ExitStack() as stack:
         log, *databases = [
-            stack.enter_context(closing(open_log(f"sqlite:{tmp_path / name}.db")))
+            stack.enter_context(closing(open_log(f"sqlite:{folder / name}.db")))
             for name in ("whole", "first", "second")
         ]
-        found = SampleLog(tmp_path, log, History(log), databases)
-        found.live(9, 250)
+        found = SampleLog(folder, log, History(log), databases)
+        found.live(seed, 250)
         assert all(0 < one.position() < log.position() for one in databases)
+        yield found
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Iterator[SampleLog]:
+    with lived(tmp_path, 9) as found:
         yield found
 
 
@@ -144,6 +151,14 @@ def test_the_exports_of_two_databases_are_rebuilt_as_one_log(
     assert unplaced(read(tables)) == unplaced(fold(sample.log))
     with pytest.raises(RebuildRefused, match="2 of the log's databases"):
         rebuild(spark, open_export(str(sample.export / "db-0")), str(target), incremental=True)
+    (sample.folder / "other").mkdir()
+    with lived(sample.folder / "other", 12) as other:
+        other.live(13, 250)
+        assert other.databases[1].position() > sample.databases[1].position()
+        (sample.export / "db-1").rename(sample.folder / "replaced")
+        (other.export / "db-1").rename(sample.export / "db-1")
+    with pytest.raises(RebuildRefused, match="another history"):
+        rebuild(spark, open_export(str(sample.export)), str(target), incremental=True)
 
 
 @pytest.mark.spark

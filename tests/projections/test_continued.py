@@ -1,0 +1,116 @@
+"""Tables that are continued are those of the log whose export continues them, and of no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+import projections
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.files import open_place
+from eventstore.stores.open_log import open_log
+from projections.analysis.opening import NotOfThisExport
+from projections.generations.generation import Generation
+from projections.rebuild.rebuild import RebuildRefused, rebuild
+from projections.spark.export import open_export
+from projections.tables.agents import ACCOUNT_NAMES
+from projections.tables.identities import IDENTITIES
+from projections.tables.queues import QUEUES
+from projections.tables.saved_events import SAVED_EVENTS
+from projections.tables.seals import SEALS
+from tests.export.leaving import BOUNDS, leave, played, prune
+from tests.export.samples import export_all
+from tests.histories import CROWD, History, random_script
+from tests.projections.exports import export_log, prefix_of, read_tables
+from tests.projections.folding import Rows, fold
+from tests.projections.test_rebuild import seal_before
+
+pytestmark = pytest.mark.spark
+SOME: Final = (IDENTITIES, ACCOUNT_NAMES, QUEUES, SAVED_EVENTS, SEALS)
+"""The tables of these tests: what a rebuild reads of the earlier ones, and two with peers."""
+
+
+@pytest.fixture(autouse=True)
+def _some_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebuild these tables alone, in buckets that nothing else changes."""
+    monkeypatch.setattr("projections.rebuild.rebuild.PROJECTIONS", SOME)
+    monkeypatch.setattr("projections.rebuild.writing.EVENTS_OF_BUCKET", 8)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as opened:
+        yield opened
+
+
+def later(log: EventLog) -> History:
+    """What others do after all that is in a log; nothing of it is of the first identities."""
+    start_ms = 1_700_000_000_000 + log.position() * 1_000_000
+    crowd = CROWD._replace(name=f"{log.position()}.", identities=CROWD.agents)
+    return History(log, crowd=crowd, start_ms=start_ms, after=log.position())
+
+
+def rebuilt(spark: SparkSession, folder: Path, target: str) -> Generation:
+    """Continue the tables in a folder, or begin them, from the export beside them."""
+    export = open_export(str(folder / "export"))
+    return rebuild(spark, export, str(folder / target), incremental=True)
+
+
+def test_tables_of_what_the_log_has_lost_are_not_continued(
+    spark: SparkSession, log: EventLog, tmp_path: Path
+) -> None:
+    """A restored log goes on past the position of the tables, and is exported elsewhere."""
+    History(log).play(random_script(2, 200))
+    export_log(log, tmp_path / "export", rows_max=100)
+    made = rebuilt(spark, tmp_path, "tables")
+    before, target = read_tables(tmp_path / "tables", made), str(tmp_path / "tables")
+    kept = seal_before(log, made.position // 2)
+    with closing(prefix_of(log, kept, tmp_path / "restored.db")) as restored:
+        later(restored).play(random_script(3, 300))
+        assert restored.position() > made.position
+        export_log(restored, tmp_path / "other", rows_max=100)
+        other = open_export(str(tmp_path / "other"))
+        for as_of in (None, made.position):
+            with pytest.raises(RebuildRefused, match=f"{made.position:,} .* another history"):
+                rebuild(spark, other, target, as_of=as_of, incremental=True)
+        with pytest.raises(NotOfThisExport, match="another history"):
+            projections.open(str(tmp_path / "other"), target)
+        assert read_tables(tmp_path / "tables", made) == before
+        # Up to the position that both have, they are of the same log.
+        early = str(tmp_path / "early")
+        rebuild(spark, open_export(str(tmp_path / "export")), early, as_of=kept)
+        after = rebuild(spark, other, early, incremental=True)
+        assert some(read_tables(tmp_path / "early", after)) == some(fold(restored))
+        with projections.open(str(tmp_path / "other"), early) as opened:
+            assert opened.generation == after
+
+
+def some(rows: dict[str, Rows]) -> dict[str, Rows]:
+    return {each.name: rows.get(each.name, set()) for each in SOME}
+
+
+def test_tables_are_continued_and_opened_although_seals_before_them_were_removed(
+    spark: SparkSession, log: EventLog, tmp_path: Path
+) -> None:
+    history, place = played(log, 400, seed=8), open_place(str(tmp_path / "export"))
+    until_ms = history.now_ms - 100_000
+    export_all(log, place, BOUNDS)
+    first = rebuilt(spark, tmp_path, "tables")
+    history.play(random_script(9, 60))
+    expected = some(fold(log))
+    leave(log, place)
+    assert prune(log, place, until_ms=until_ms) > 100
+    assert 0 < open_export(str(place.root)).pruned_up_to[0] < first.position
+    second = rebuilt(spark, tmp_path, "tables")
+    assert (second.generation, read_tables(tmp_path / "tables", second)) == (2, expected)
+    assert prune(log, place, until_ms=history.now_ms) > 0
+    assert open_export(str(place.root)).pruned_up_to[0] > first.position
+    for made in (first, second):
+        tables = str(tmp_path / "tables")
+        with projections.open(str(place.root), tables, generation=made.generation) as opened:
+            assert opened.generation == made
