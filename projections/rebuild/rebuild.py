@@ -175,7 +175,7 @@ class _Run:
                 erased = without_speakers(erased, accounts)
                 if ERASURES not in export.types(start.at, self.position):
                     return replace(self, erased=ErasedIdentities(keep(erased)), names=names)
-                since = keep(named_before(erased_identities(said_last(about)), identities))
+                since = keep(erased_identities(said_last(about)))
                 every = ErasedIdentities(keep(erased.unionAll(since)))
                 named = since if export.key is None else None
                 return replace(self, erased=every, erased_since=named, names=names)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 
 from projections.generations.delta_table import BUCKET
 from projections.generations.generation import GenerationTable, TableFile
-from projections.tables.erased import names_in
+from projections.tables.erased import names_in, stream_named
 from projections.tables.projection import Projection
 
 BUCKETS_MAX: Final = 256
@@ -158,19 +158,22 @@ def _events_of(projection: Projection, events: Mapping[str, int]) -> int:
 
 
 def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[set[int]]:
-    """For each of these tables, the slots of the rows that name one of these identities."""
+    """For each of these tables, the slots of the rows that name one of these identities.
+
+    A name is known by the stream that follows from it: the log may have lost the name itself.
+    """
     names = [
         rows.select(
             F.lit(number).alias("table"),
             slot().alias("slot"),
-            F.explode(F.array(*names_in(rows.columns))).alias("identity"),
+            F.explode(F.array(*names_in(rows.columns))).alias("name"),
         )
         for number, rows in enumerate(tables)
     ]
     found: list[set[int]] = [set() for _ in tables]
-    gone = F.broadcast(identities.select("identity"))
+    gone, stream = F.broadcast(identities.select("stream")), stream_named(F.col("name"))
     # A semi-join would take one join for each table, each with a broadcast of its own.
-    named = reduce(DataFrame.unionAll, names).join(gone, "identity")
+    named = reduce(DataFrame.unionAll, names).withColumn("stream", stream).join(gone, "stream")
     for row in named.select("table", "slot").distinct().collect():
         found[row["table"]].add(row["slot"])
     return found

@@ -169,7 +169,7 @@ def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
     """
     for name in names_in(rows.columns):
         digits = F.regexp_extract(name, _LEFT_NAME, 2)
-        stream = F.when(digits == "", _computed(F.col(name))).otherwise(F.unhex(digits))
+        stream = F.when(digits == "", stream_named(F.col(name))).otherwise(F.unhex(digits))
         gone = left.select(F.col("stream").alias(_GONE))
         joined = rows.join(F.broadcast(gone), stream == F.col(_GONE), "left")
         kind = F.regexp_extract(name, rf"^({'|'.join(KINDS)})", 1)
@@ -202,6 +202,20 @@ def names_in(columns: Collection[str]) -> list[str]:
     return [name for name in _DIDS if name in columns]
 
 
+def stream_named(did: Column) -> Column:
+    """The stream of a DID, 16 bytes (``eventstore.log.streams``; RFC 9562, version 5)."""
+    sha1 = F.sha1(F.concat(F.lit(_PREFIX), did.cast("binary")))
+    return F.unhex(
+        F.concat(
+            F.substring(sha1, 1, 12),
+            F.lit("5"),
+            F.substring(sha1, 14, 3),
+            F.translate(F.substring(sha1, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab"),
+            F.substring(sha1, 18, 15),
+        )
+    )
+
+
 def _is_left(kinds: Collection[str] = ("", *KINDS)) -> Column:
     """Whether an event, of a stream of one of these kinds, has lost its name."""
     return reduce(Column.__or__, [F.col("identity").startswith(kind + LEFT) for kind in kinds])
@@ -219,23 +233,9 @@ def _stream_of(name: str, columns: Collection[str]) -> Column:
     Most often the DID is that of the row's own stream, which the row has.
     """
     if not {"stream", "identity"}.issubset(columns):
-        return _computed(F.col(name))
+        return stream_named(F.col(name))
     if name == "identity":
         return F.col("stream")
     return F.when(F.col(name) == F.col("identity"), F.col("stream")).otherwise(
-        _computed(F.col(name))
-    )
-
-
-def _computed(did: Column) -> Column:
-    """``eventstore.log.streams.identity_stream``, 16 bytes (RFC 9562, version 5)."""
-    sha1 = F.sha1(F.concat(F.lit(_PREFIX), did.cast("binary")))
-    return F.unhex(
-        F.concat(
-            F.substring(sha1, 1, 12),
-            F.lit("5"),
-            F.substring(sha1, 14, 3),
-            F.translate(F.substring(sha1, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab"),
-            F.substring(sha1, 18, 15),
-        )
+        stream_named(F.col(name))
     )

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import projections
+from actors.core import commands as c
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
@@ -25,12 +26,13 @@ from projections.tables.saved_events import SAVED_EVENTS
 from projections.tables.seals import SEALS
 from tests.export.leaving import BOUNDS, leave, played, prune
 from tests.export.samples import export_all
-from tests.histories import CROWD, History, random_script
-from tests.projections.exports import export_log, prefix_of, read_tables
+from tests.histories import CROWD, History, contract, random_script
+from tests.projections.exports import export_log, prefix_of, read_tables, take_out_erased
 from tests.projections.folding import Rows, fold
-from tests.projections.test_rebuild import seal_before
+from tests.projections.test_rebuild import come_back, erase, naming, seal_before
 
 pytestmark = pytest.mark.spark
+PEER: Final = "did:example:peer"
 SOME: Final = (IDENTITIES, ACCOUNT_NAMES, QUEUES, SAVED_EVENTS, SEALS)
 """The tables of these tests: what a rebuild reads of the earlier ones, and two with peers."""
 
@@ -114,3 +116,30 @@ def test_tables_are_continued_and_opened_although_seals_before_them_were_removed
         tables = str(tmp_path / "tables")
         with projections.open(str(place.root), tables, generation=made.generation) as opened:
             assert opened.generation == made
+
+
+def test_continued_tables_do_not_name_who_first_registered_since_and_was_erased(
+    spark: SparkSession, log: EventLog, tmp_path: Path
+) -> None:
+    """Rows of others had the name first, and they keep it in the log as long as they live."""
+    gone, history = "did:example:gone", History(log)
+    history.play(random_script(32, 250))
+    come_back(history, PEER)
+    allowed = contract(PEER, gone, history.now_ms // 1000 + 9_000)
+    history._ask(PEER, PEER, c.SaveContract(allowed))
+    history._ask(gone, PEER, c.QueueMessage(gone, b"waits"))
+    saved = c.NewSavedEvent(gone, PEER, None, 1.0, "saved", [])
+    history._ask(PEER, PEER, c.SaveEvents([saved]))
+    history.commit()
+    export_log(log, tmp_path / "export")
+    before = read_tables(tmp_path / "tables", rebuilt(spark, tmp_path, "tables"))
+    assert naming(before, gone) == {"queues", "saved_events"}
+    others = later(log)
+    come_back(others, gone)
+    erase(others, gone)
+    export_log(log, tmp_path / "export")
+    assert take_out_erased(log, tmp_path / "export").names > 0
+    made = rebuilt(spark, tmp_path, "tables")
+    tables = read_tables(tmp_path / "tables", made)
+    assert (made.generation, naming(tables, gone)) == (2, set())
+    assert tables == read_tables(tmp_path / "whole", rebuilt(spark, tmp_path, "whole"))
