@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from pyspark.sql.types import StructField, StructType
 
 from eventstore.log.pseudonyms import fingerprint
+from eventstore.log.streams import KINDS
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.opening import AsOf, Position, position_text
 from projections.errors import USAGE, ProjectionError
@@ -42,10 +43,12 @@ from projections.rebuild.writing import (
     write_rows,
 )
 from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
+from projections.spark.pseudonyms import pseudonymised
 from projections.tables import PROJECTIONS, RARE
 from projections.tables.agents import ACCOUNT_NAMES
 from projections.tables.erased import (
     ERASURES,
+    EVERY_KIND,
     ErasedIdentities,
     about_names,
     erased_identities,
@@ -164,13 +167,15 @@ class _Run:
         spark, export, start, keep = self.spark, self.export, self.start, self.keep
         if not export.counts(export.last).get(ERASURES):
             return self
+        plain = replace(export, key=None)  # a pseudonym does not show that a name has left
         if start is not None:
             earlier = [start.table(one.name) for one in (IDENTITIES, ACCOUNT_NAMES)]
             identities, accounts = [self._read(table, table.files) for table in earlier]
             erased = erased_identities(identities)
             new = export.events(spark, start.at, self.position)
-            about = _few(keep(about_names(new)))
-            if not (has_events_of(new, erased) or has_nameless(about)):
+            about = _few(keep(about_names(plain.events(spark, start.at, self.position))))
+            kinds = KINDS if export.key is None else EVERY_KIND
+            if not (has_events_of(new, erased) or has_nameless(about, kinds)):
                 names = keep(named_before(names_of(about), identities))
                 erased = without_speakers(erased, accounts)
                 if ERASURES not in export.types(start.at, self.position):
@@ -179,9 +184,12 @@ class _Run:
                 every = ErasedIdentities(keep(erased.unionAll(since)))
                 named = since if export.key is None else None
                 return replace(self, erased=every, erased_since=named, names=names)
-        about = _few(keep(about_names(export.events(spark, None, self.position))))
+        about = _few(keep(about_names(plain.events(spark, None, self.position))))
         every = ErasedIdentities(keep(erased_identities(said_last(about))))
-        return replace(self, start=None, erased=every, names=keep(names_of(about)))
+        names = names_of(about)
+        if export.key is not None:
+            names = pseudonymised(names, export.key)
+        return replace(self, start=None, erased=every, names=keep(names))
 
     def generation(self, kept: Kept, progress: Progress) -> Generation:
         """Write all files, commit all tables, and then the generation."""

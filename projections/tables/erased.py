@@ -16,7 +16,9 @@ tables are made of them (``with_names``).
 A key of another owner, a channel or a tag that reads like such a DID stays where living data needs
 it, as in the log.
 
-With pseudonyms no DID is hidden, because such tables have none.
+With pseudonyms no DID is hidden, because such tables have none. The text in place of a name that
+left has another pseudonym than the name, so rows with such texts are given one name before they get
+pseudonyms, and earlier tables are not continued by them.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from eventstore.log.streams import KINDS, NAMESPACE
 ERASED: Final = "erased"
 """Replaces the DID of an erased identity."""
 ERASURES: Final = type_name(IdentityErased)
+EVERY_KIND: Final = ("", *KINDS)
+"""The prefixes of all names that leave; that of identities is empty."""
 _COMING_BACK: Final = tuple(map(type_name, COMING_BACK))
 _NAMED: Final = type_name(SpeakerNamed)
 _DIDS: Final = (
@@ -178,9 +182,9 @@ def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
     return rows
 
 
-def has_nameless(about: DataFrame) -> bool:
-    """Whether one of these events is of a key or an invitation whose name has left."""
-    return bool(about.where(_is_left(KINDS)).limit(1).count())
+def has_nameless(about: DataFrame, kinds: Collection[str]) -> bool:
+    """Whether one of these events is of a stream, of one of these kinds, whose name has left."""
+    return bool(about.where(_is_left(kinds)).limit(1).count())
 
 
 def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:
@@ -216,7 +220,7 @@ def stream_named(did: Column) -> Column:
     )
 
 
-def _is_left(kinds: Collection[str] = ("", *KINDS)) -> Column:
+def _is_left(kinds: Collection[str] = EVERY_KIND) -> Column:
     """Whether an event, of a stream of one of these kinds, has lost its name."""
     return reduce(Column.__or__, [F.col("identity").startswith(kind + LEFT) for kind in kinds])
 

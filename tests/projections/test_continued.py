@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.projections.folding import Rows, fold
 from tests.projections.test_rebuild import come_back, erase, naming, seal_before
 
 pytestmark = pytest.mark.spark
+KEY: Final = bytes(range(32))
 PEER: Final = "did:example:peer"
 SOME: Final = (IDENTITIES, ACCOUNT_NAMES, QUEUES, SAVED_EVENTS, SEALS)
 """The tables of these tests: what a rebuild reads of the earlier ones, and two with peers."""
@@ -57,9 +59,9 @@ def later(log: EventLog) -> History:
     return History(log, crowd=crowd, start_ms=start_ms, after=log.position())
 
 
-def rebuilt(spark: SparkSession, folder: Path, target: str) -> Generation:
+def rebuilt(spark: SparkSession, folder: Path, target: str, key: bytes | None = None) -> Generation:
     """Continue the tables in a folder, or begin them, from the export beside them."""
-    export = open_export(str(folder / "export"))
+    export = open_export(str(folder / "export"), key=key)
     return rebuild(spark, export, str(folder / target), incremental=True)
 
 
@@ -143,3 +145,22 @@ def test_continued_tables_do_not_name_who_first_registered_since_and_was_erased(
     tables = read_tables(tmp_path / "tables", made)
     assert (made.generation, naming(tables, gone)) == (2, set())
     assert tables == read_tables(tmp_path / "whole", rebuilt(spark, tmp_path, "whole"))
+
+
+def test_with_pseudonyms_an_erased_identity_is_one_row_wherever_its_name_has_left(
+    spark: SparkSession, log: EventLog, tmp_path: Path
+) -> None:
+    gone = CROWD.identities[0]
+    History(log).play(random_script(32, 120))
+    export_log(log, tmp_path / "export")
+    rebuilt(spark, tmp_path, "tables", KEY)
+    for number, act in enumerate((erase, come_back)):
+        act(later(log), gone)
+        export_log(log, tmp_path / "export")
+        if act is erase:
+            assert take_out_erased(log, tmp_path / "export").names > 10
+        tables = read_tables(tmp_path / "tables", rebuilt(spark, tmp_path, "tables", KEY))
+        whole = f"whole-{number}"
+        assert tables == read_tables(tmp_path / whole, rebuilt(spark, tmp_path, whole, KEY))
+        streams = Counter(row[0] for row in tables["identities"])
+        assert {*streams.values()} == {1}
