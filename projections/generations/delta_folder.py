@@ -84,7 +84,7 @@ class DeltaFolder:
         columns = (actions[name].to_pylist() for name in ("path", "size_bytes"))
         return dict(zip(*columns, strict=True))
 
-    def make_version(
+    def make_version(  # noqa: PLR0913 - what a commit has
         self,
         before: DeltaTable | None,
         added: Sequence[AddAction],
@@ -93,17 +93,18 @@ class DeltaFolder:
         *,
         about: str,
         partition_by: Sequence[str] = (),
+        replaces: Sequence[tuple[str, str, str]] | None = None,
     ) -> int | None:
         """Commit the version after ``before``; return it, or None if another process was first.
 
         Args:
             before: the table from ``opened``, None if there is none.
             added: files that are written and whole.
-            removed: files of ``before``. If the schema differs from that of ``before``, all its
-                files go, and the caller names none.
+            removed: files of ``before``; none if the schema is another one.
             schema: the columns.
             about: a description of the table.
             partition_by: the columns that only the paths of files have.
+            replaces: a filter of the partitions whose files go if it is; None for all.
 
         Raises:
             TablesDamaged, ExportUnavailable: as ``opened``; the commit may have succeeded.
@@ -130,6 +131,7 @@ class DeltaFolder:
                     "append" if before.schema() == schema else "overwrite",
                     schema,
                     partition_by=list(partition_by),
+                    partition_filters=None if replaces is None else list(replaces),
                     commit_properties=properties,
                     post_commithook_properties=_HOOKS,
                 )

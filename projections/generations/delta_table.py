@@ -5,7 +5,8 @@
 
 Spark writes files and does not know the format, so a task that runs twice changes nothing. A commit
 gives the table exactly the wanted files, whatever others committed before: a version has the files
-of one rebuild, never a mixture.
+of one rebuild, never a mixture. If descriptions of columns change, a version with the earlier files
+precedes it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from projections.generations.generation import GenerationTable, TableFile
 
 BUCKET: Final = "bucket"
 """The column that partitions every table; only the paths of files have it."""
+_NO_BUCKET: Final = (BUCKET, "=", "-1")
 _TRIES: Final = 10
 _ABOUT_BUCKET: Final = (
     "part of the table: the first two bytes of the stream, modulo the number of buckets; or that"
@@ -54,12 +56,26 @@ def commit_files(
     for _ in range(_TRIES):
         before = folder.opened()
         now = {} if before is None else folder.files(before)
+        paths = {f.path for f in table.files}
         is_same_schema = before is None or before.schema() == wanted
-        if before is not None and is_same_schema and now.keys() == {f.path for f in table.files}:
+        if before is not None and is_same_schema and now.keys() == paths:
             return msgspec.structs.replace(table, version=before.version())
+        if not is_same_schema and not now.keys().isdisjoint(paths):
+            # A commit that changes the schema cannot keep a file and remove another one: a version
+            # with the new schema and the same files comes first.
+            folder.make_version(
+                before,
+                [],
+                [],
+                wanted,
+                about=table.about,
+                partition_by=[BUCKET],
+                replaces=[_NO_BUCKET],
+            )
+            continue
         stays = now.keys() if is_same_schema else set()
         added = [f for f in table.files if f.path not in stays]
-        gone = sorted(stays - {f.path for f in table.files})
+        gone = sorted(stays - paths)
         version = folder.make_version(
             before,
             [_added(place, table.name, file, now_ms) for file in added],

@@ -65,7 +65,7 @@ class Rebuild:
         self.place, self.run, self.base, self.wanted = place, run, base, wanted
         self.made: Generation | None = None
 
-    def steps(self, kept: Kept = ALL) -> Iterator[None]:
+    def steps(self, kept: Kept = ALL, schema: str = SCHEMA) -> Iterator[None]:
         start = None if self.base is None else self.place.generation(self.base)
         drafts = []
         for name in TABLES:
@@ -73,7 +73,7 @@ class Rebuild:
             yield
         tables = []
         for draft in drafts:
-            tables.append(self.place.commit_table(draft, SCHEMA, self.base))
+            tables.append(self.place.commit_table(draft, schema, self.base))
             yield
         self.made = self.place.commit(generation_of(tables), self.base, kept)
 
@@ -312,6 +312,24 @@ def test_a_generation_shares_the_files_that_did_not_change(tmp_path: Path) -> No
     assert [t.version for t in third.tables] == [t.version for t in second.tables]
     again = made(TablesPlace(str(tmp_path / "elsewhere")), "run-1", 1, 2, 1, 4)
     assert [t.sha256 for t in again.tables] == [t.sha256 for t in third.tables]
+
+
+@pytest.mark.parametrize("last", [(1, 2, 3, 4), (1, 2, 1, 4)], ids=["same", "changed"])
+def test_columns_that_are_described_anew_keep_the_files_that_did_not_change(
+    tmp_path: Path, last: tuple[int, ...]
+) -> None:
+    """Other readers replay a commit in the order of its lines: no path may be in two of them."""
+    place = TablesPlace(str(tmp_path))
+    made(place, "run-1", 1, 2, 3, 4)
+    schema = SCHEMA.replace('"comment": "n"', '"comment": "another text"')
+    generation = made(place, "run-2", *last, base=1, schema=schema)
+    assert rows(place, generation) == [sorted(set(last))] * 2
+    for commit in (tmp_path / "queues" / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        paths = [a[kind]["path"] for a in actions for kind in ("add", "remove") if kind in a]
+        assert len(paths) == len(set(paths))
+    opened = DeltaTable(f"{tmp_path}/queues", version=generation.table("queues").version)
+    assert opened.schema().fields[1].metadata["comment"] == "another text"
 
 
 def test_what_does_not_fit_is_refused_by_its_name(tmp_path: Path) -> None:
