@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from eventstore.log.signs_of_life import NOT_ASKED_FOR, TAKEN
-from projections.views.view import COMPLETE, PROTOCOL, View
+from projections.views.view import COMPLETE, NAMED_SENDER, PROTOCOL, SENDER, View
 
 GROWING: Final = ("registrations", "connections", "contracts", "keys")
 UNKNOWN: Final = "(none)"
@@ -42,7 +42,7 @@ PAIRS: Final = View(
     "pairs",
     "Messages that were queued in the span, for each sender and recipient.",
     {
-        "sender_did": "who sent them; empty where the protocol hides that",
+        "sender_did": f"who sent them; {SENDER}",
         "identity": "whose queue they are for",
     }
     | PROTOCOL
@@ -59,11 +59,12 @@ GROUP BY sender_did, identity, protocol
 SENDERS: Final = View(
     "senders",
     "How much each sender sent in the span.",
-    {"identity": "the sender; rows of hidden senders are left out"} | _LARGEST,
-    """
+    {"identity": "the sender; rows of senders that are hidden, or whose name left, are left out"}
+    | _LARGEST,
+    f"""
 SELECT sender_did AS identity, CAST(sum(messages) AS BIGINT) AS messages,
   CAST(sum(bytes) AS BIGINT) AS bytes
-FROM pairs WHERE sender_did <> '' GROUP BY sender_did
+FROM pairs WHERE {NAMED_SENDER} GROUP BY sender_did
 """,
     ("-messages", "-bytes", "identity"),
 )
@@ -176,7 +177,7 @@ LEFT JOIN summed ON grid.what = summed.what AND grid.edge_ms = summed.edge_ms
 ACTIVITY: Final = View(
     "activity",
     "In which weeks each identity did something itself: registered, connected, picked messages up,"
-    " changed what is kept for it, or sent a message whose sender is known.",
+    " changed what is kept for it, or sent a message that still names its sender.",
     {
         "identity": "the identity",
         "week": "the Monday on which the week begins, UTC",
@@ -186,7 +187,7 @@ SELECT DISTINCT identity, date_trunc('week', recorded_at) AS week
 FROM events WHERE {_DONE_BY_OWNERS}
 UNION
 SELECT DISTINCT sender_did, date_trunc('week', recorded_at)
-FROM events WHERE type = 'message-queued' AND sender_did <> ''
+FROM events WHERE type = 'message-queued' AND {NAMED_SENDER}
 """,
     ("identity", "week"),
     is_basis=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from projections.views.view import BIN, COMPLETE, PROTOCOL, View
+from projections.views.view import BIN, COMPLETE, PROTOCOL, SENDER, View
 
 REMOVALS: Final = (
     *("acknowledged", "delivered", "expired", "purged", "ended", "unregistered"),
@@ -39,7 +39,7 @@ MESSAGES: Final = View(
     }
     | PROTOCOL
     | {
-        "sender_did": "who sent it; empty where the protocol hides that",
+        "sender_did": f"who sent it; {SENDER}",
         "recipient_key": "key that it is addressed to; empty for the identity itself",
         "size_bytes": "size of the payload, bytes",
         "queued_at": "when it was queued",

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from eventstore.log.streams import ERASED
+
 DUCKDB: Final = (
     "SET TimeZone = 'UTC'",
     "CREATE MACRO explode(list) AS unnest(list)",
@@ -69,3 +71,7 @@ class View:
 PROTOCOL: Final = {"protocol": "decentrl, didcomm (version 1) or didcomm/v2"}
 BIN: Final = {"bin_start": "when the bin begins"}
 COMPLETE: Final = {"is_complete": "the export has everything that this row counts"}
+SENDER: Final = f"empty where the protocol hides that, {ERASED}… once the name has left the log"
+NAMED_SENDER: Final = f"sender_did <> '' AND sender_did NOT LIKE '{ERASED}%'"
+"""Whether a row names its sender. In the stream of an erased identity all names leave, also those
+of senders that still have their own elsewhere: as ``erased:…`` they would count once more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from actors.core import commands as c
+from eventstore.log.streams import erased_name
 from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
@@ -32,8 +35,8 @@ from projections.views.span import (
     Span,
 )
 from projections.views.view import View
-from tests.histories import IDENTITIES
-from tests.projections.exports import export_log
+from tests.histories import IDENTITIES, MEDIATOR, START_MS, History, contract
+from tests.projections.exports import export_log, take_out_erased
 from tests.projections.logs import fill
 
 TENANTS: Final = {IDENTITIES[0]: "acme"}
@@ -248,6 +251,60 @@ def test_weeks_say_who_came_who_came_back_and_who_stayed_away() -> None:
         (1, 1, 0, 2, 2, 1.0),
         (1, 3, 2, 2, 1, 0.5),
     ]
+
+
+@pytest.mark.spark
+def test_an_identity_counts_once_when_names_have_left_where_it_wrote_to(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    gone, stays = IDENTITIES
+    span = Span.over(START_MS - WEEK_MS, START_MS + 2 * WEEK_MS, START_MS + 2 * WEEK_MS)
+
+    def counted() -> list[list[tuple[Any, ...]]]:
+        export_log(log, tmp_path / "export")
+        take_out_erased(log, tmp_path / "export")
+        return in_both(
+            open_export(str(tmp_path / "export")),
+            spark,
+            span,
+            "SELECT DISTINCT identity FROM activity",
+            "SELECT identity, messages FROM senders",
+            "SELECT active, lapsed FROM churn",
+            "SELECT sum(messages), count(DISTINCT sender_did) FROM pairs",
+        )
+
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = History(log)
+        other, until_s = "did:example:other", START_MS // 1000 + 9_000
+        history._ask(other, other, c.Register(contract(other, MEDIATOR, until_s)))
+        history._ask(other, other, c.SaveContract(contract(other, stays, until_s)))
+        for to in (gone, gone, other):
+            history._ask(stays, to, c.QueueMessage(stays, b"payload"))
+        history.commit()
+        before = counted()
+        for _ in range(20):
+            history._ask(gone, gone, c.EraseIdentity("operator", 8))
+        history.commit()
+        after = counted()
+    active, senders, churn, pairs = before
+    assert {(gone,), (stays,)} <= set(active)
+    assert (senders, pairs) == ([(stays, 3)], [(3, 1)])
+    left = [(erased_name(gone),) if row == (gone,) else row for row in active]
+    assert after == [sorted(left), [(stays, 1)], churn, [(3, 2)]]
+
+
+def in_both(
+    export: ExportedLog, spark: SparkSession, span: Span, *queries: str
+) -> list[list[tuple[Any, ...]]]:
+    """The sorted rows of queries, which both engines give alike."""
+    session = views_in_spark(spark, export.events, span, {})
+    found = [sorted(tuple(row) for row in session.sql(query).collect()) for query in queries]
+    with duckdb.connect() as connection:
+        parts = zip(export.parts, export.last, strict=True)
+        rows = [(event_rows(part, last), last) for part, last in parts]
+        views_in_duckdb(connection, rows, span, {})
+        assert found == [sorted(connection.sql(query).fetchall()) for query in queries]
+    return found
 
 
 def of(name: str, minutes: float, kind: str, **columns: Any) -> dict[str, Any]:
