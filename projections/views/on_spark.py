@@ -45,6 +45,7 @@ def views_in_spark(
     session = spark.newSession()
     for name in _OF_ITS_OWN:
         session.conf.set(name, spark.conf.get(name))
+    session.conf.set("spark.sql.session.timeZone", "UTC")  # in which weeks begin, as in DuckDB
     until = F.timestamp_millis(F.lit(span.until_ms))  # which the files' statistics can answer
     sources = {
         EVENTS: events(session).where(F.col("recorded_at") < until),

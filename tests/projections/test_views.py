@@ -293,6 +293,18 @@ def test_an_identity_counts_once_when_names_have_left_where_it_wrote_to(
     assert after == [sorted(left), [(stays, 1)], churn, [(3, 2)]]
 
 
+@pytest.mark.spark
+def test_weeks_begin_in_utc_whatever_the_time_zone_of_the_spark_that_is_used(
+    export: ExportedLog, spark: SparkSession, span: Span
+) -> None:
+    name, context = "spark.sql.session.timeZone", spark.sparkContext
+    new = context._jvm.org.apache.spark.sql.classic.SparkSession
+    elsewhere = SparkSession(context, new(context._jsc.sc(), {name: "Europe/Berlin"}))
+    assert elsewhere.newSession().conf.get(name) == "Europe/Berlin"
+    (weeks,) = in_both(export, elsewhere, span, "SELECT unix_millis(week), active FROM churn")
+    assert weeks
+
+
 def in_both(
     export: ExportedLog, spark: SparkSession, span: Span, *queries: str
 ) -> list[list[tuple[Any, ...]]]:
