@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from pyspark import StorageLevel
@@ -44,6 +45,7 @@ from projections.rebuild.writing import (
 )
 from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
 from projections.spark.pseudonyms import pseudonymised
+from projections.spark.tasks import results_of
 from projections.tables import PROJECTIONS, RARE
 from projections.tables.agents import ACCOUNT_NAMES
 from projections.tables.erased import (
@@ -251,12 +253,9 @@ class _Run:
         self.keep(step.rare)
         step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
         found: dict[str, _Staged] = {}
-        with ThreadPoolExecutor(_AT_ONCE) as writers:
-            tasks = [
-                writers.submit(self._stage, each, step, parts[each.name]) for each in PROJECTIONS
-            ]
-            for done in as_completed(tasks):
-                staged = done.result()
+        tasks = [partial(self._stage, each, step, parts[each.name]) for each in PROJECTIONS]
+        with closing(results_of(self.spark, tasks, _AT_ONCE)) as written:
+            for staged in written:
                 found[staged.table.name] = staged
                 progress(staged.table.name)
         return [found[projection.name] for projection in PROJECTIONS]

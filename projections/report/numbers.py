@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from eventstore.parquet.files import ExportPlace
+from projections.spark.tasks import results_of
 from projections.views import identities, messages, pickup, refusals
 from projections.views.view import View
 
@@ -81,18 +82,16 @@ NUMBERS: Final = (
 )
 
 
-def compute(session: SparkSession, hide: Hide) -> Iterator[tuple[Number, pa.Table]]:
-    """Yield each number with its sorted rows, in order of completion; all tables are bounded.
+def compute(session: SparkSession, hide: Hide) -> Generator[tuple[Number, pa.Table], None, None]:
+    """Compute each number with its sorted rows, in order of completion; all tables are bounded.
 
-    ``session`` has the views.
+    ``session`` has the views. A caller that reads no further closes this, which ends the rest.
     """
 
     def make(number: Number) -> tuple[Number, pa.Table]:
         return number, sort(number, hide(session.sql(number.sql)).toArrow())
 
-    with ThreadPoolExecutor(_AT_ONCE) as workers:
-        for done in as_completed([workers.submit(make, number) for number in NUMBERS]):
-            yield done.result()
+    return results_of(session, [partial(make, number) for number in NUMBERS], _AT_ONCE)
 
 
 def sort(number: Number, table: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -92,10 +93,11 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
     session = views_in_spark(
         spark, export.events, span or NO_EVENTS, tenants or {}, computed=progress
     )
-    for number, table in compute(session, hide):
-        write(place, number, table)
-        tables[number.name] = table
-        progress(number.name)
+    with closing(compute(session, hide)) as computed:
+        for number, table in computed:
+            write(place, number, table)
+            tables[number.name] = table
+            progress(number.name)
     rows = {name: table.to_pylist() for name, table in tables.items()}
     text = page(span, rows, notes(export, is_pseudonymised=key is not None))
     place.write(PAGE, text.encode())

@@ -7,12 +7,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 
 from eventstore.stores.open_log import open_log
+from projections.rebuild.rebuild import rebuild
+from projections.report.numbers import Number, compute
+from projections.spark.export import open_export
+from projections.tables import PROJECTIONS
+from projections.tables.projection import Projection
+from projections.views.view import View
 from tests.cluster.server import ended as has_ended
 from tests.cluster.server import processes_of
 from tests.cluster.server import send as send_signal
@@ -57,6 +67,69 @@ def test_an_interrupt_in_a_call_of_java_prints_no_traceback(by: str) -> None:
         finally:
             program.kill()
     assert (program.returncode, said.split()) == (130, [])
+
+
+@pytest.mark.spark
+def test_an_interrupt_ends_the_tables_that_are_being_written_and_begins_no_other(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What others do in the same Spark goes on."""
+    begun: list[str] = []
+
+    def stage(_run: object, projection: Projection, *_: object) -> SimpleNamespace:
+        begun.append(projection.name)
+        if projection in PROJECTIONS[1:3]:
+            spark.range(10**15).selectExpr("sum(id % 7)").collect()
+        return SimpleNamespace(table=SimpleNamespace(name=projection.name))
+
+    def count() -> int:
+        spark.sparkContext.setJobGroup("others", "")
+        return int(spark.range(5).count())
+
+    def interrupt(_name: str) -> None:
+        counted.append(others.submit(count))
+        while not spark.sparkContext.statusTracker().getJobIdsForGroup("others"):
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("projections.rebuild.rebuild._Run._stage", stage)
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        History(log).play(random_script(8, 20))
+        export_log(log, tmp_path / "export")
+    export, counted = open_export(str(tmp_path / "export")), list[Future[int]]()
+    with ThreadPoolExecutor() as others:
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                rebuild(spark, export, str(tmp_path / "tables"), progress=interrupt)
+            assert [one.result(_WAIT_S) for one in counted] == [5]
+        finally:
+            spark.sparkContext.cancelAllJobs()
+    assert len(begun) <= 3
+
+
+@pytest.mark.spark
+def test_a_number_of_a_report_that_fails_ends_the_others(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[DataFrame] = []
+
+    def hide(rows: DataFrame) -> DataFrame:
+        begun.append(rows)
+        return rows if len(begun) < 3 else rows.limit(0)
+
+    spark.range(10**15).selectExpr("sum(id % 7) AS id").createOrReplaceTempView("endless")
+    numbers = [
+        Number(View(name, "", {"id": ""}, "", ("id",)), "")
+        for name in ("missing", *["endless"] * 4)
+    ]
+    monkeypatch.setattr("projections.report.numbers.NUMBERS", numbers)
+    try:
+        with pytest.raises(AnalysisException, match="missing"):
+            [*compute(spark, hide)]
+    finally:
+        spark.sparkContext.cancelAllJobs()
+        spark.catalog.dropTempView("endless")
+    assert len(begun) <= 2
 
 
 @pytest.mark.spark
