@@ -163,6 +163,11 @@ class Http:
         """See ``Transport``: always None, since the status of the answer has reported it."""
 
 
+def _has_messages(received: Received) -> bool:
+    """Is it an envelope for a key of the wallet, or a message that has such attached?"""
+    return isinstance(received, bytes) or any("attach" in name for name in received)
+
+
 class _Kept(NamedTuple):
     """A message that waits to be received."""
 
@@ -320,23 +325,26 @@ class Socket:
             self._keep(received, len(body) + _KEPT_BYTES)
 
     async def _answer(self, ping: bytes) -> None:
-        """Send the pong to a ping, or keep the ping until what came before it is received."""
-        if self._inbox:
-            self._note_ping(-1, ping)
+        """Send the pong to a ping, or keep it until the messages that came before are received."""
+        if self._note_ping(len(self._inbox), ping):
             ping = _ALIVE
         await self._send_pong(ping)
 
-    def _note_ping(self, number: int, ping: bytes) -> None:
-        self._inbox[number] = self._inbox[number]._replace(ping=ping)
+    def _note_ping(self, number: int, ping: bytes) -> bool:
+        """Keep a ping with what waits before a number and is lost with its pong, if anything is."""
+        for earlier in reversed(range(number)):
+            kept = self._inbox[earlier]
+            if _has_messages(kept.received):
+                self._inbox[earlier] = kept._replace(ping=ping)
+                return True
+        return False
 
     def _take_out(self, number: int) -> Received:
         """Take a message out; answer the ping behind it if nothing before that is left."""
         received, size_bytes, ping = self._inbox[number]
         del self._inbox[number]
         self._unreceived_bytes -= size_bytes
-        if ping is not None and number:
-            self._note_ping(number - 1, ping)
-        elif ping is not None:
+        if ping is not None and not self._note_ping(number, ping):
             self._due = ping
             if self._ponging is None or self._ponging.done():
                 self._ponging = asyncio.create_task(self._send_due())

@@ -9,7 +9,7 @@ message that the endpoint did not accept stays in the queue:
   the message is set aside under a long lease, so that it does not hold up later messages;
 - if it may be the endpoint that failed, or this message alone, those behind it are tried, at once
   after 404 and 410, else from the ninth try on. If the endpoint accepts one of them, the message is
-  set aside like a refused one; else all stay in their order.
+  set aside like a refused one; else all stay in their order, after 404 and 410 for eleven tries.
 
 A lease of another session means that another edge delivers, or that the agent fetches its messages
 itself: the worker then waits for a while, because two deliveries at once would not keep the order.
@@ -73,8 +73,8 @@ HURRIES_MAX: Final = 8
 can send any number, and each try is work for the edge and a row of the log."""
 _TRIES_MAX: Final = 8
 """Failed tries in a row, whatever began them, before the messages behind the first are tried."""
-_PASSED_MAX: Final = 1_000
-"""Remembered messages of one agent that failed while its endpoint accepted others."""
+_PASSED_MAX: Final = 10_000
+"""Remembered failed messages of all agents, some 2 MB."""
 _REFUSALS_MAX: Final = 3
 """Completely refused batches in a row before the messages of the next are set aside."""
 _AT_FIRST: Final = (frozenset({DeliveryOutcome.REFUSED}), frozenset({DeliveryOutcome.DECLINED}))
@@ -113,6 +113,8 @@ class DeliveryQueue:
     """Fetcher of mediators' DID documents, if the operator allows fetching."""
     counts: Counter[str] = field(default_factory=Counter)
     failure_lines: LinePace = field(default_factory=LinePace)
+    passed: LRUCache[tuple[str, str], None] = field(default_factory=lambda: LRUCache(_PASSED_MAX))
+    """Agents with ids of messages that failed while their endpoint accepted others."""
     waiting: dict[DeliveryWorker, asyncio.Task[None]] = field(default_factory=dict)
     """The tasks of workers that lease nothing and may be cancelled for another agent; those that
     have waited for longest first."""
@@ -176,7 +178,6 @@ class DeliveryWorker:
         """When messages of the agent brought tries forward (loop time)."""
         self._tries = 0
         """Failed tries since a message was accepted, also those of which ``_failures`` forgets."""
-        self._passed: LRUCache[str, None] = LRUCache(_PASSED_MAX)
         self._refusing = False
         self._refusals = 0
         self._accepted: dict[str, None] = {}
@@ -345,10 +346,10 @@ class DeliveryWorker:
                 delivered += 1
                 self._accept(message.message_id)
                 # The endpoint works, so these failed for what they are.
-                self._passed.update(dict.fromkeys(failed))
+                self._queue.passed.update(dict.fromkeys((self.did, failure) for failure in failed))
                 refused += failed
                 failed.clear()
-            elif outcome in refusals or message.message_id in self._passed:
+            elif outcome in refusals or (self.did, message.message_id) in self._queue.passed:
                 refused.append(message.message_id)
             else:
                 failed[message.message_id] = outcome

@@ -9,6 +9,7 @@ from typing import cast
 
 import aiohttp
 import orjson
+import pytest
 from aiohttp import WSMsgType
 
 from http_edge.clients.didcomm import Address, Socket, Wallet
@@ -92,6 +93,22 @@ async def test_a_message_that_is_taken_out_of_turn_acknowledges_none_before_it(
     assert await socket.receive() == RAW
     await a_while()
     assert websocket.pongs[2:] == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("member", "pongs"), [("comment", [b"1", b"2"]), ("messages~attach", [b"alive"] * 2)]
+)
+async def test_a_message_that_brings_none_from_the_queue_keeps_no_pong_back(
+    wallet: Wallet, member: str, pongs: list[bytes]
+) -> None:
+    """Else what a program fetches over the socket, and never receives from it, would come again."""
+    said = {**problem("e.x", "no"), "~thread": {"pthid": "1"}, member: []}
+    frame = pack(orjson.dumps(said), [wallet.connection.key.public], SERVICE)
+    websocket = Pinging(frame, b"1", frame, b"2")
+    websocket.reads.set()
+    await websocket.socket(wallet).listen()
+    await a_while()
+    assert websocket.pongs == pongs
 
 
 async def test_pongs_that_fall_due_while_the_mediator_does_not_read_are_sent_as_one(
