@@ -9,7 +9,8 @@ message that the endpoint did not accept stays in the queue:
   the message is set aside under a long lease, so that it does not hold up later messages;
 - if it may be the endpoint that failed, or this message alone, those behind it are tried, at once
   after 404 and 410, else from the ninth try on. If the endpoint accepts one of them, the message is
-  set aside like a refused one; else all stay in their order, after 404 and 410 for eleven tries.
+  sent once more after 404 and 410, and set aside like a refused one if that fails, too; if it
+  accepts none, all stay in their order, after 404 and 410 for eleven tries.
 
 A lease of another session means that another edge delivers, or that the agent fetches its messages
 itself: the worker then waits for a while, because two deliveries at once would not keep the order.
@@ -77,6 +78,7 @@ _PASSED_MAX: Final = 10_000
 """Remembered failed messages of all agents, some 2 MB."""
 _REFUSALS_MAX: Final = 3
 """Completely refused batches in a row before the messages of the next are set aside."""
+_ACCEPTED: Final = DeliveryOutcome.ACCEPTED
 _AT_FIRST: Final = (frozenset({DeliveryOutcome.REFUSED}), frozenset({DeliveryOutcome.DECLINED}))
 _PASSING: Final = (
     frozenset({DeliveryOutcome.REFUSED, DeliveryOutcome.DECLINED}),
@@ -334,7 +336,8 @@ class DeliveryWorker:
         if not leased:
             return _Round.NOTHING
         refused: list[str] = []
-        failed: dict[str, DeliveryOutcome] = {}  # since the last one that was accepted
+        failed: list[DeliveredMessage] = []  # since the last one that was accepted
+        last: DeliveryOutcome | None = None  # the outcome of the last of them
         delivered = 0
         for index, message in enumerate(leased):
             # The second one shows whether the first one failed alone, however long that took.
@@ -342,25 +345,49 @@ class DeliveryWorker:
             if self._ending.is_set() or is_late:
                 break
             outcome = await self._send(destination, connection, message)
-            if outcome is DeliveryOutcome.ACCEPTED:
+            if outcome is _ACCEPTED:
                 delivered += 1
                 self._accept(message.message_id)
+                alone = failed
+                if not is_passing:
+                    alone = await self._again(destination, connection, failed, send_until_s)
+                    delivered += len(failed) - len(alone)
                 # The endpoint works, so these failed for what they are.
-                self._queue.passed.update(dict.fromkeys((self.did, failure) for failure in failed))
-                refused += failed
-                failed.clear()
+                ids = [failure.message_id for failure in alone]
+                self._queue.passed.update(dict.fromkeys((self.did, each) for each in ids))
+                refused += ids
+                failed, last = [], None
             elif outcome in refusals or (self.did, message.message_id) in self._queue.passed:
                 refused.append(message.message_id)
             else:
-                failed[message.message_id] = outcome
+                failed.append(message)
+                last = outcome
                 if outcome not in doubts:
                     break
         if delivered + len(refused) < len(leased):
             await self._remove_accepted()
             await self._queue.release(self.did, session)
-        return await self._close_batch(
-            session, delivered, refused, next(reversed(failed.values()), None)
-        )
+        return await self._close_batch(session, delivered, refused, last)
+
+    async def _again(
+        self,
+        destination: Destination,
+        connection: Connection,
+        failed: Sequence[DeliveredMessage],
+        until_s: float,
+    ) -> list[DeliveredMessage]:
+        """Send them once more, none after ``until_s``; return those that have failed twice.
+
+        One answer is no proof that an endpoint refuses a message: it may have been starting.
+        """
+        time_s, alone = asyncio.get_running_loop().time, []
+        for message in failed:
+            is_late = time_s() >= until_s
+            if is_late or await self._send(destination, connection, message) is not _ACCEPTED:
+                alone.append(message)
+            else:
+                self._accept(message.message_id)
+        return alone
 
     async def _close_batch(
         self,
@@ -405,7 +432,7 @@ class DeliveryWorker:
             ),
         )
         outcome = DeliveryOutcome.REFUSED if wrapped is None else await destination.send(wrapped)
-        self._queue.counts["delivered" if outcome is DeliveryOutcome.ACCEPTED else "failed"] += 1
+        self._queue.counts["delivered" if outcome is _ACCEPTED else "failed"] += 1
         return outcome
 
     def _failed(self, host: str, reason: str) -> _Round:

@@ -62,10 +62,13 @@ async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
     assert agents.accepted == good
     assert await network.waiting(ALICE) == 1
     # It is out of the way of what comes later.
-    await network.queue(ALICE, *envelopes(1, first=3))
+    (later,) = envelopes(1, first=3)
+    await network.queue(ALICE, later)
     workers.wake(ALICE)
-    await agents.has(4)
-    assert agents.received == [bad, *good, *envelopes(1, first=3)]
+    # After 404 and 410 it is sent once more as soon as the endpoint has accepted another.
+    sent = [bad, good[0], *[bad] * (code in {404, 410}), good[1], later]
+    await agents.has(len(sent))
+    assert agents.received == sent
 
 
 async def _refused(network: DeliveryNetwork, agents: AgentHost) -> DeliveryWorkers:
@@ -182,6 +185,19 @@ async def test_any_number_of_messages_for_an_unknown_recipient_hold_up_others_fo
     tried = Counter(agents.received)
     assert max(tried.values()) <= _TRIES_MAX + TRIES
     assert await network.waiting(ALICE) == len(bad)
+
+
+@pytest.mark.parametrize("code", [404, 410])
+async def test_an_endpoint_that_is_missing_for_a_moment_gets_everything_without_a_long_pause(
+    network: DeliveryNetwork, agents: AgentHost, code: int
+) -> None:
+    sent = envelopes(4)
+    agents.answer = in_turn(code, code)
+    await network.connect(ALICE, agents.url(), queued=sent)
+    workers = network.workers(agents.lookup, wakes=ALICE)
+    await idle(workers)
+    assert agents.accepted == [sent[2], sent[0], sent[1], sent[3]]
+    assert await network.waiting(ALICE) == 0
 
 
 @pytest.mark.parametrize("code", [CLOSED, 403, 404, 410, 429, 502, 503])
