@@ -76,9 +76,9 @@ class Reporter:
         self._write()
 
     @property
-    def has_fault(self) -> bool:
-        """Whether a fault is noted, by this process or an earlier one."""
-        return bool(self._status.fault)
+    def fault(self) -> str:
+        """The fault that is noted, by this process or an earlier one; empty without one."""
+        return self._status.fault
 
     def on_log(self, position: int) -> None:
         """Note where the log ends now, which only ``figures`` shows."""

@@ -52,6 +52,8 @@ of them before the one that is damaged."""
 _FIRST_ERASING_S: Final = 3_600.0
 """Time from the start to the first removal of erased names and first pruning, so that a mediator
 that is restarted every day does both, too."""
+_STEPS_FIRST_S: Final = 600.0
+"""Time for which a process that finds a fault makes steps alone, if so many wait."""
 _GIVE_WAY: Final = 5
 """Nice value: the mediator has priority; on a fully used core the export still gets a quarter."""
 
@@ -153,7 +155,7 @@ class ContinuousExport:
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
-        self._erasing_at_s = self._pruning_at_s = 0.0
+        self._erasing_at_s = self._pruning_at_s = self._rewriting_from_s = 0.0
         self._failed: dict[Rewriting, _Failed] = {}
 
     def run(self, stopping: threading.Event) -> None:
@@ -162,10 +164,14 @@ class ContinuousExport:
         began_s, settings = time.monotonic(), self._settings
         self._erasing_at_s = began_s + min(settings.export.erased_every_s, _FIRST_ERASING_S)
         self._pruning_at_s = began_s + min(settings.archive.prune_every_s, _FIRST_ERASING_S)
-        if self._reporter.has_fault:
+        if self._reporter.fault:
             # An earlier process may have died of this work: until it succeeds, the fault lasts.
+            # Should this process, too, it has first exported what waits, or for a while.
             self._erasing_at_s = self._pruning_at_s = began_s
             self._steps = settings.export.compact_files_min
+            self._rewriting_from_s = began_s + _STEPS_FIRST_S
+            for purpose in self._purposes():
+                self._reporter.on_rewriting_fault(purpose, ChildProcessError(self._reporter.fault))
         while not stopping.is_set():
             try:
                 self._follow(stopping)
@@ -200,14 +206,24 @@ class ContinuousExport:
         if step is not None:
             self._on_step(step)
             self._steps += 1
-        self._rewrite_due(exporter)
+        is_behind = step is not None and step.is_full
+        if not is_behind or time.monotonic() >= self._rewriting_from_s:
+            self._rewrite_due(exporter)
         self._fault, self._wait_s = "", _RETRY_S_MIN
         if step is not None:
             self._reporter.on_step(step.last)
-        if step is None or not step.is_full:
+        if not is_behind:
             catalog = exporter.catalog
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
             stopping.wait(self._settings.export.lag_s_max)
+
+    def _purposes(self) -> Iterator[Rewriting]:
+        """Yield the purposes for which the settings have files rewritten."""
+        yield "merging"
+        if self._settings.export.erased_every_s:
+            yield "erasing"
+        if self._settings.archive.keep_s:
+            yield "pruning"
 
     def _rewrite_due(self, exporter: Exporter) -> None:
         """Rewrite files for each purpose that is due; one that fails stays due, and stops none."""

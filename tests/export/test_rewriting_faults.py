@@ -289,3 +289,32 @@ def test_the_fault_of_a_process_that_died_rewriting_lasts_until_another_has_done
             assert (status["fault"], status["fault_age_s"]) == ("killed", age_s)
     export(1_200)
     assert figures(settings.data_dir, None, NOW_MS)["fault"] == ""
+
+
+@pytest.mark.parametrize("name", REWRITINGS)
+@pytest.mark.parametrize(("step_s", "exported"), [(1, 25), (300, 10)])
+def test_processes_that_die_rewriting_export_what_waits_first_but_not_for_long(
+    rewriting: Settings,
+    log: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str,
+    step_s: int,
+    exported: int,
+) -> None:
+    small = rewriting.export.model_copy(update={"rows_per_file_max": 5})
+    settings = rewriting.model_copy(update={"export": small})
+    Growing(log).grow(5)
+    Reporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
+    Hours(monkeypatch, step_s)
+
+    def die(*_: object, **__: object) -> Any:
+        raise Killed
+
+    monkeypatch.setattr(Exporter, name, die)
+    reporter = Reporter(settings.data_dir, lambda: NOW_MS + 400_000)
+    with pytest.raises(Killed):
+        ContinuousExport(settings, reporter).run(threading.Event())
+    assert catalog_of(open_place(str(settings.export.to)), None).last == exported
+    status = figures(settings.data_dir, None, NOW_MS + 400_000)
+    assert (status["fault"], status["fault_age_s"]) == ("killed", 400)
