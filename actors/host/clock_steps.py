@@ -54,6 +54,12 @@ class ClockSteps:
         """
         now_s, self._started_ms = self._look()
         since_ms = 0 if newest_ms is None else clock() - newest_ms
+        if since_ms <= -_STEP_MS:
+            _LOG.warning(
+                "the clock of this machine is %s s behind the newest record: what is recorded now"
+                " expires earlier by as much once it is right again",
+                round(-since_ms / 1000),
+            )
         if settles_s and since_ms >= _STEP_MS:
             self._steps.append((self._started_ms, now_s))
             self._started_ms -= since_ms

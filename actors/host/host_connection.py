@@ -79,7 +79,7 @@ Answered: TypeAlias = Callable[[Buffer | None], None]
 Ask: TypeAlias = Callable[[bytes, Answered], None]
 """Takes a question and a callback for the answer; must not block."""
 Lost: TypeAlias = Callable[[str], None]
-"""Called with an edge whose connection has ended; pushes on their way to it are lost."""
+"""Called with an edge that has no connection, or a new one; pushes on their way to it are lost."""
 TakePushes: TypeAlias = Callable[[bytes], None]
 """Receives the msgpack of ``list[Push]``."""
 
@@ -255,7 +255,9 @@ class HostServer:
     def push(self, edge: str, pushes: list[Push]) -> None:
         """Send pushes to an edge; if it has no connection, its next ``Welcome`` says so.
 
-        Only hints are lost then, never messages: a push announces what is in the log.
+        Only hints are lost then, never messages: a push announces what is in the log. The sessions
+        that the edge still has here end: they may have come with a shard after its connection had
+        ended, and it may never connect again.
         """
         connection = self._connections.get(edge)
         if connection is None:
@@ -263,6 +265,7 @@ class HostServer:
                 connection = self._connections.get(edge)
                 if connection is None:
                     self._missing.add(edge)
+                    self._lost(edge)
                     return
         connection.send(PUSH, msgspec.msgpack.encode(pushes))
 

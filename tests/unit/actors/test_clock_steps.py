@@ -176,6 +176,18 @@ def test_each_step_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+@pytest.mark.parametrize("settles_s", [0, HOUR_S])
+@pytest.mark.parametrize(("behind_s", "is_said"), [(59, False), (60, True), (YEARS_S, True)])
+def test_a_clock_behind_the_newest_record_is_said_at_the_start(
+    caplog: pytest.LogCaptureFixture, *, behind_s: int, is_said: bool, settles_s: float
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Machine(settles_s, idle_s=-behind_s)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        f"the clock of this machine is {behind_s} s behind the newest record"
+    ] * is_said
+
+
 def _with_a_record(dsn: str) -> None:
     """A log with a record of now and, behind it, seals by a clock that was ahead."""
     clock = HandClock()

@@ -20,6 +20,7 @@ from actors.core.leases import LEASE_MS_MAX
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused
+from actors.host.host_connection import HostServer
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 from http_edge.settings.reference import every_setting
@@ -60,6 +61,28 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     assert set(new.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
     clock.now_ms += 60_000
     assert take(new, delivery("laptop"))[0][0] == waiting
+
+
+def nothing(*_: object) -> None:
+    """Takes no batch and no question."""
+
+
+def test_sessions_that_come_with_a_shard_after_the_end_of_their_edge_end_with_the_first_push(
+    log: EventLog,
+) -> None:
+    former = host(log, name="former")
+    queue(former)
+    go_live(former, "edge-0", lease_ms=60_000, bytes_max=100)
+    new = host(log, name="new", shards=[])
+    server = HostServer(nothing, nothing, new.sessions.drop_edge)
+    new.sessions.drop_edge("edge-0")  # before it has any
+    new.adopt([MINE], former.release([MINE]))
+    for envelope in (b"1", b"2"):
+        for edge, push in pushed(new, unclaimed(ME, QueueEnvelopes(KEY, [envelope]))):
+            server.push(edge, [push])
+    assert not set(new.sessions.edges_of(ME))
+    # What was leased to it waits for the end of that lease, and later messages for none.
+    assert [len(messages) for messages in take(new, delivery("laptop"))] == [1]
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])

@@ -143,6 +143,7 @@ async def test_an_edge_without_a_connection_gets_to_know_once_that_it_has_missed
     host: Host,
 ) -> None:
     host.server.push(EDGE, [Push("did:x:me", EnvelopesWaiting())])
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
     missed = await connect_to_host(host.address, EDGE, nowhere)
     assert missed.has_missed
     # The host has forgotten its sessions: no edge may believe that they go on.
