@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -37,6 +38,7 @@ from eventstore.parquet.index import (
     stream_key,
 )
 from eventstore.parquet.opening import open_exports
+from eventstore.parquet.verify import index as verify_index
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.versions import SUMMARY_EVERY
 from eventstore.parquet.write.index import RUNS_MERGED, _worth_merging
@@ -353,6 +355,36 @@ def test_an_index_that_was_signed_and_is_wrong_is_found(sample: SampleExport, ch
         writer.mark(writer.commit(catalog, catalog.statements, index=index))
         found, _ = sample.check()
         assert Damage.WRONG_INDEX in {one.fault for one in found}
+
+
+@pytest.mark.parametrize("change", ["nothing", "leaves out"])
+def test_a_run_of_any_length_is_checked_with_a_bounded_part_of_its_entries_in_memory(
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(verify_index, "HELD_ENTRIES_MAX", 16)
+    sizes, in_file = list[int](), verify_index._in_file
+
+    def noted(entries: pa.UInt64Array) -> pa.UInt64Array:
+        sizes.append(len(entries))
+        return in_file(entries)
+
+    monkeypatch.setattr(verify_index, "_in_file", noted)
+    if change == "nothing":
+        assert sample.check()[0] == []
+        assert len(sizes) > 1
+    else:
+        test_an_index_that_was_signed_and_is_wrong_is_found(sample, change)
+    largest = max(file.entries for file in index_of(sample.place).files)
+    assert max(sizes) <= 16 + largest
+
+
+def test_a_run_that_does_not_fit_into_temporary_files_is_no_damage(
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(verify_index, "HELD_ENTRIES_MAX", 16)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ExportUnavailable, match="none"):
+        sample.check()
 
 
 def replace_file(file: IndexFile, *, entries: int, root: str) -> IndexFile:

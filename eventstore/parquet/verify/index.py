@@ -7,14 +7,17 @@ root.
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore.parquet.catalog import require_named
-from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import (
     OFFSET_BITS,
@@ -28,11 +31,63 @@ from eventstore.parquet.index import (
 from eventstore.parquet.manifest import Manifest
 from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
 
+HELD_ENTRIES_MAX: Final = 8_388_608
+"""64 MiB, and three times that while they are sorted."""
+
+
+class _RunEntries:
+    """The entries of the rows of one run: up to a bound in memory, the others in temporary files.
+
+    A run may be as long as the log, with 24 bytes for each row. A temporary file has no name, and
+    ends with its memory map.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[pa.UInt64Array] = []
+        self._count = 0
+        self._written: list[pa.UInt64Array] = []
+
+    def add(self, entries: pa.UInt64Array) -> None:
+        """Add entries, in any order.
+
+        Raises:
+            ExportUnavailable: no temporary file can be written.
+        """
+        self._held.append(entries)
+        self._count += len(entries)
+        if self._count > HELD_ENTRIES_MAX:
+            self._written.append(_in_file(self._take_sorted()))
+
+    def sort(self) -> None:
+        """Sort what is in memory, before the entries are read."""
+        self._held = [self._take_sorted()]
+
+    def within(self, low: int, high: int) -> pa.UInt64Array:
+        """Return the sorted entries with ``low <= key < high``."""
+        parts = [entries_in(part, low, high) for part in [*self._written, *self._held]]
+        return parts[0] if len(parts) == 1 else sorted_entries(parts)
+
+    def _take_sorted(self) -> pa.UInt64Array:
+        held, self._held, self._count = self._held, [], 0
+        return sorted_entries(held)
+
+
+def _in_file(entries: pa.UInt64Array) -> pa.UInt64Array:
+    """The same entries in a file that is mapped to memory."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(entries.buffers()[1])
+            file.flush()
+            mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
+    except OSError as error:
+        raise ExportUnavailable(tempfile.gettempdir(), str(error)) from error
+    return pa.Array.from_buffers(pa.uint64(), len(entries), [None, pa.py_buffer(mapped)])
+
 
 class IndexCheck:
     """Checks one index. Manifests are joined in the order of the log.
 
-    Memory: the entries of the rows of one run of files.
+    Memory: ``HELD_ENTRIES_MAX`` entries, and those of one file of the index.
     """
 
     def __init__(self, place: ExportPlace, index: ExportIndex | None) -> None:
@@ -40,7 +95,7 @@ class IndexCheck:
         self._place = place
         self._last = 0 if index is None else index.last
         self._runs = deque([] if index is None else runs_of(index))
-        self._entries: list[pa.UInt64Array] = []
+        self._entries = _RunEntries()
         self._is_known = True
         self._reached = 0
         self._known_from = 0
@@ -51,7 +106,7 @@ class IndexCheck:
         ``entries`` is None if they are unknown.
 
         Raises:
-            ExportUnavailable: a file cannot be read now.
+            ExportUnavailable: a file cannot be read now, or no temporary file can be written.
         """
         first = manifest.first
         if first != self._reached + 1:
@@ -69,7 +124,7 @@ class IndexCheck:
             else:
                 unseen = max(first, self._known_from)
                 part = _between(entries, manifest.first, unseen, files[0].last)
-                self._entries.append(_moved(part, manifest.first - files[0].first))
+                self._entries.add(_moved(part, manifest.first - files[0].first))
             first = files[0].last + 1
             if manifest.last >= files[0].last:
                 yield from self._check(self._runs.popleft())
@@ -103,13 +158,15 @@ class IndexCheck:
         self._is_known = bool(self._runs) and self._runs[0][0].first >= until
 
     def _check(self, files: list[IndexFile]) -> Iterator[ExportFinding]:
-        entries = sorted_entries(self._entries) if self._is_known else None
-        self._entries, self._is_known = [], True
+        entries = self._entries if self._is_known else None
+        self._entries, self._is_known = _RunEntries(), True
+        if entries is not None:
+            entries.sort()
         bounds = [file.low for file in files[1:]] + [1 << OFFSET_BITS]
         for file, end in zip(files, bounds, strict=True):
             content, damage = self._read(file)
             if damage is None and entries is not None:
-                wanted = entries_in(entries, file.low, end)
+                wanted = entries.within(file.low, end)
                 if not self._newer(content, file).equals(wanted):
                     why = "leaves out rows that it must name, or names others"
                     damage = ExportDamaged(file.path, Damage.WRONG_INDEX, why)
