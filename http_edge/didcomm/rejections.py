@@ -23,7 +23,7 @@ class RejectionReason(HttpReason):
     """Only a forward may come without a proven sender."""
     NOT_CONNECTED = "not-connected", HTTPStatus.FORBIDDEN
     ROTATED = "did-rotated", HTTPStatus.FORBIDDEN
-    """These two only for an acknowledgement without a return route."""
+    """These two only for an acknowledgement or a handshake without a return route."""
     TOO_DEEP = "forward-too-deep", HTTPStatus.BAD_REQUEST
     UNKNOWN_RECIPIENT = "unknown-recipient", HTTPStatus.NOT_FOUND
     """Only if the settings say so; by default the sender gets the answer of a success."""

@@ -76,12 +76,25 @@ class NotAdmitted(Enum):
         """The problem to report if the same request may be admitted later, else None."""
         return _TO_RETRY.get(self)
 
+    @property
+    def untold(self) -> Problem:
+        """The problem that the transport gives if no report can go back (``Outcome.untold``)."""
+        return _UNTOLD.get(self, Problem.INVALID_MESSAGE)
+
 
 _TO_RETRY: Final = {
     NotAdmitted.TOO_MANY: Problem.RATE_LIMITED,
     NotAdmitted.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
     NotAdmitted.UNAVAILABLE: Problem.TRY_AGAIN,
 }
+_UNTOLD: Final = {
+    NotAdmitted.DID_ROTATED: Problem.ROTATED,
+    NotAdmitted.NOT_OPEN: Problem.NOT_CONNECTED,
+    NotAdmitted.INVITATION_UNKNOWN: Problem.NOT_CONNECTED,
+    NotAdmitted.INVITATION_EXPIRED: Problem.NOT_CONNECTED,
+    NotAdmitted.INVITATION_USED: Problem.NOT_CONNECTED,
+}
+"""The others are about the request's document."""
 _BY_PROBLEM: Final = {problem: reason for reason, problem in _TO_RETRY.items()} | {
     Problem.ROTATED: NotAdmitted.DID_ROTATED
 }

@@ -136,6 +136,7 @@ def _charged(rejection: NotAdmitted) -> NotAdmitted:
 def refused(rejection: NotAdmitted) -> Outcome:
     """Answer with the protocol's problem report. It does not wait: strangers have no queue.
 
+    Without a return route the transport refuses the request, which must not look accepted.
     The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
     ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
     """
@@ -145,4 +146,10 @@ def refused(rejection: NotAdmitted) -> Outcome:
         "description": described(rejection.code, rejection.value),
     }
     report = Reply(PROBLEM_REPORT, body, names_parent=True)
-    return Outcome(reply=report, may_wait=False, refused=rejection.refused)
+    return Outcome(
+        reply=report,
+        may_wait=False,
+        refused=rejection.refused,
+        to_retry=rejection.to_retry,
+        untold=rejection.untold,
+    )

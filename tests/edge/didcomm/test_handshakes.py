@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 import orjson
 import pytest
 
+from actors.core.partitioning import host_name
 from eventstore.log.events import ConnectionEstablished
 from http_edge.clients.demonstration.didcomm import demonstrate
 from http_edge.clients.didcomm import (
@@ -32,10 +34,11 @@ from tests.edge.didcomm.wallet_network import (
     WalletNetwork,
     answer_to,
     fresh,
+    opened,
     routed,
 )
 from tests.edge.identities import Json
-from tests.edge.mediator import HandClock
+from tests.edge.mediator import HandClock, Mediator
 
 PROTOCOLS: Final = get_args(HandshakeProtocol)
 DID_METHODS: Final = get_args(DidMethod)
@@ -64,6 +67,22 @@ async def refused(network: WalletNetwork, invitation: MediatorInvitation, **opti
     with pytest.raises(ProblemReported) as reported:
         await follow(network, invitation, **options)
     return reported.value.code
+
+
+async def without_route(
+    network: WalletNetwork, invitation: Json, protocol: HandshakeProtocol, key: KeyPair
+) -> tuple[int, Json, str]:
+    """What a request that opens no return route is answered over HTTP, and over a WebSocket."""
+    handshake = Handshake(read_invitation(invitation), key, protocol)
+    request = handshake.request()
+    del request["~transport"]
+    body = pack(orjson.dumps(request), [SERVICE.public], key)
+    answer = await network.post(body)
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(body)
+        connection = replace(network.stranger().connection, key=key)
+        report = opened(connection, await socket.data())
+    return answer.status, answer.json, report["description"]["code"]
 
 
 async def answered(network: WalletNetwork, request: Json, key: KeyPair) -> Json:
@@ -319,3 +338,66 @@ async def test_new_wallets_wait_when_too_many_connect_and_one_that_has_may_repea
     await follow(network, invitation, key=wallets[0].connection.key)
     clock.advance(1)
     await follow(network, invitation)
+
+
+# ---- handshakes without a return route
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_request_whose_outcome_is_unknown_does_not_look_accepted_without_a_return_route(
+    network: WalletNetwork, mediator: Mediator, protocol: HandshakeProtocol
+) -> None:
+    mediator.hosts.cut(host_name(0))
+    invitation = made(network, "many").message("out-of-band")
+    answer = await without_route(network, invitation, protocol, KeyPair.new())
+    assert answer == (503, {"error": "try-again"}, "try-again")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"registrations_per_address_per_s": 1, "burst_s": 1}}]
+)
+async def test_a_request_beyond_the_rate_does_not_look_accepted_without_a_return_route(
+    network: WalletNetwork, protocol: HandshakeProtocol
+) -> None:
+    invitation = made(network, "many").message("out-of-band")
+    await follow(network, made(network, "many"))
+    answer = await without_route(network, invitation, protocol, KeyPair.new())
+    assert answer == (429, {"error": "rate-limited"}, "rate-limited")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("settings", [{"didcomm": {"registration": "invitation"}}])
+async def test_a_refused_request_does_not_look_accepted_without_a_return_route(
+    network: WalletNetwork, protocol: HandshakeProtocol
+) -> None:
+    forged = {**made(network, "many").message("out-of-band"), "@id": "forged"}
+    answer = await without_route(network, forged, protocol, KeyPair.new())
+    assert answer == (403, {"error": "not-connected"}, "not-connected")
+
+
+async def test_a_request_with_a_foreign_document_does_not_look_accepted_without_a_return_route(
+    network: WalletNetwork,
+) -> None:
+    handshake = Handshake(await network.invitation(), KeyPair.new())
+    request = {**handshake.request(), "~transport": {}}
+    answer = await network.post(pack(orjson.dumps(request), [SERVICE.public], KeyPair.new()))
+    assert (answer.status, answer.json) == (400, {"error": "not-a-message"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "rates": {"registrations_per_address_per_s": 1, "burst_s": 1},
+            "didcomm": {"error_reports_max": 1},
+        }
+    ],
+)
+async def test_who_only_has_to_send_its_request_again_is_always_answered_so(
+    network: WalletNetwork,
+) -> None:
+    invitation, key = made(network, "many"), KeyPair.new()
+    await follow(network, invitation)
+    codes = [await refused(network, invitation, key=key) for _ in range(4)]
+    assert codes == ["request_processing_error"] * 4
