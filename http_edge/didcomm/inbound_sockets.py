@@ -22,6 +22,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
+from http_edge.didcomm.protocols.pickup_1 import waits
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -161,7 +162,7 @@ class InboundSocket(InboundTransport):
         is_peer = peer.open_route and await self._let_in(sender)
         if is_peer and ends_implicit(message):
             self._peers[sender.did].end_implicit()
-        if message.delay_ms is not None and patient and not is_passed:
+        if waits(message) and patient and not is_passed:
             self._passable.set()
         is_live = is_peer and self._peers[sender.did].live_since is not None
         pump = self._peers[sender.did].pump if is_peer else None
@@ -261,7 +262,7 @@ class InboundSocket(InboundTransport):
             and not peer.explicit
             and not peer.is_pumping
             and await self._dependencies.waiting.open_session(request.sender.did, self.session)
-            and not peer.explicit  # nor since: a message with a delay may be overtaken
+            and not peer.explicit  # nor since: a long poll may be repeated for this account
         ):
             peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
 

@@ -18,7 +18,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, QueueState
 from actors.host.clock import Clock
 from http_edge.didcomm.delivery.waiting import Waiting
-from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
 from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
@@ -38,6 +38,8 @@ from http_edge.didcomm.protocols.protocol import (
 from http_edge.settings.settings import DidComm
 
 CHANNEL: Final = "pickup/1.0"
+_POLLS: Final = frozenset({"batch-pickup", "noop"})
+"""The requests that wait for messages, if they have a delay."""
 
 
 class Pickup1:
@@ -151,6 +153,16 @@ class Pickup1:
             return await self._queue.deliver(request, size, at_least=at_least)
         state = await self._queue.state(request)
         return state if isinstance(state, Refusal) else Delivery([], state)
+
+
+def waits(message: Message) -> bool:
+    """Say whether a message is a long poll, which the next one on its socket may overtake.
+
+    A delay means nothing in any other message, which keeps its place.
+    """
+    kind = message.type
+    is_poll = (kind.family, kind.major) == ("messagepickup", 1) and kind.name in _POLLS
+    return is_poll and message.delay_ms is not None
 
 
 async def _unexpected(supported: str, _request: Request) -> Outcome:

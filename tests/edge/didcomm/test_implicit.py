@@ -255,7 +255,7 @@ async def test_a_batch_that_is_waited_for_gets_the_messages_and_none_comes_besid
         assert bob.texts(await polling) == ["one", "two"]
 
 
-async def test_a_ping_that_is_overtaken_by_a_pickup_message_begins_nothing_implicit(
+async def test_a_ping_that_a_pickup_message_follows_at_once_begins_nothing_implicit(
     network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     begins = mediator.hosts.hold(b"Listen")

@@ -32,6 +32,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.mediator import WAIT_S, Mediator
 
 PICKUP: Final = "messagepickup/1.0/"
+UPDATE: Final = "coordinate-mediation/1.0/keylist-update"
 SHORT_MS: Final = 250
 LONG_MS: Final = 20_000
 
@@ -47,6 +48,21 @@ async def test_other_messages_pass_a_long_poll_on_its_socket(
         assert (await wallet.pickup1_status()).message_count == 0
         await network.write(bob, "one")
         assert bob.read(await polling) == "one"
+
+
+async def test_no_other_message_with_a_delay_is_overtaken_on_its_socket(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """An update of the keylist takes several steps, each of which the next one could pass."""
+    names = [did_key(KeyPair.new().public) for _ in range(15)]
+    async with network.socket() as socket:
+        for action, timing in (("add", {"~timing": {"delay_milli": 1}}), ("remove", {})):
+            updates = [{"recipient_key": name, "action": action} for name in names]
+            update = sealed(bob.connection, UPDATE, updates=updates, **timing, **routed())
+            await socket.raw.send_bytes(update)
+        answers = [opened(bob.connection, await socket.data())["updated"] for _ in range(2)]
+    results = [{(one["action"], one["result"]) for one in updated} for updated in answers]
+    assert results == [{("add", "success")}, {("remove", "success")}]
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"waiters_max": 1}}])
