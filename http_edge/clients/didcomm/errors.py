@@ -17,9 +17,14 @@ from typing import Final
 
 from http_edge.didcomm.envelopes.messages import Json
 
-_PROCESSING_ERROR: Final = "request_processing_error"
-_MAY_BE_REPEATED_2: Final = frozenset(
-    {"e.m.me.res.rate-limited", "e.m.me.try-again", "e.p.me.res.storage"}
+_MAY_BE_REPEATED: Final = frozenset(
+    {
+        "request_processing_error",
+        "temporarily_unavailable",
+        "e.m.me.res.rate-limited",
+        "e.m.me.try-again",
+        "e.p.me.res.storage",
+    }
 )
 
 
@@ -41,11 +46,10 @@ class ProblemReported(WalletError):
         """Whether the same request may succeed after some seconds.
 
         Reports of v1 say so by ``who_retries`` (RFC 0035), those of a handshake by their code (RFC
-        0023, RFC 0160), and those of v2 by the codes with which a mediator of Poste is short of
-        time or room.
+        0023, RFC 0160), and those of pickup 1.0 and of v2 by the codes with which a mediator of
+        Poste is short of time or room.
         """
-        is_ours = self.report.get("who_retries") == "you"
-        return is_ours or self.code == _PROCESSING_ERROR or self.code in _MAY_BE_REPEATED_2
+        return self.report.get("who_retries") == "you" or self.code in _MAY_BE_REPEATED
 
 
 class MediatorRefused(WalletError):

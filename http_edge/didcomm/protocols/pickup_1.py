@@ -191,13 +191,16 @@ def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
     return Outcome(reply, may_wait=False, handed_over=handed_over)
 
 
-def _problem(code: str, explain: str, refused: str = "") -> Outcome:
+def _problem(
+    code: str, explain: str, refused: str = "", to_retry: Problem | None = None
+) -> Outcome:
     """Answer with the protocol's own problem report, which is older than RFC 0035.
 
     ``refused`` is empty for an answer that is no refusal: an empty queue, for example.
+    ``to_retry`` as in ``Outcome``.
     """
     report = Reply("problem_report", {"problem-code": code, "explain": explain})
-    return Outcome(report, may_wait=False, refused=refused)
+    return Outcome(report, may_wait=False, refused=refused, to_retry=to_retry)
 
 
 def _invalid(explain: str, refused: str = Problem.INVALID_MESSAGE.refused) -> Outcome:
@@ -208,5 +211,5 @@ def _refused(refusal: Refusal) -> Outcome:
     problem = problem_of(refusal)
     if problem.who_retries == "you":
         # RFC 0212 defines no failing holder; a false status would be worse.
-        return _problem("temporarily_unavailable", problem.sentence, problem.refused)
+        return _problem("temporarily_unavailable", problem.sentence, problem.refused, problem)
     return _invalid(problem.sentence, problem.refused)

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
+from http_edge.clients.didcomm import ProblemReported
 from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.server.hosts import placement_of
@@ -217,6 +218,28 @@ async def test_a_list_pickup_shows_what_another_session_of_its_owner_holds(
     assert bob.texts(await bob.wallet.fetch(10)) == numbered(1, start=1)
     await bob.wallet.received(picked)
     assert await bob.wallet.list_pickup(picked) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rates": {"per_sender_per_s": 10, "burst_s": 6}, "didcomm": {"error_reports_max": 1}}],
+)
+@pytest.mark.parametrize("over_socket", [False, True], ids=["http", "socket"])
+async def test_who_only_has_to_send_its_request_again_is_always_answered_so(
+    bob: Bob, *, over_socket: bool
+) -> None:
+    """The clock stands still, so the tokens that the first requests take do not come back."""
+    unknown = [str(number) for number in range(1_000)]
+    async with bob.wallet.socket() as socket:
+        wallet = bob.wallet.over(socket) if over_socket else bob.wallet
+        refused: list[tuple[str, bool]] = []
+        for _ in range(20):
+            try:
+                await wallet.list_pickup(unknown)
+            except ProblemReported as error:
+                refused.append((error.code, error.may_be_repeated))
+    assert len(refused) > 3
+    assert set(refused) == {("temporarily_unavailable", True)}
 
 
 @pytest.mark.parametrize("name", ["batch-pickup", "noop"])

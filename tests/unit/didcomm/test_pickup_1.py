@@ -14,6 +14,7 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import Attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.pickup import ends_implicit
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.queue_holder import (
     ALICE,
@@ -381,6 +382,7 @@ async def test_an_unknown_outcome_is_reported_and_nothing_is_handed_over(holder:
     for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
         outcome = await holder.outcome(ALICE, kind, batch_size=1, message_ids=ids, **LONG)
         assert problem_code(holder.reply_of(outcome)) == "temporarily_unavailable"
+        assert outcome.to_retry is Problem.TRY_AGAIN
         assert not outcome.handed_over
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1
@@ -413,6 +415,7 @@ async def test_a_refusal_is_reported_with_its_own_reason(
         assert problem_code(report) == code
         assert explain in report["explain"]
         assert outcome.refused == refused
+        assert (outcome.to_retry is not None) == (code == "temporarily_unavailable")
 
 
 async def test_an_agent_that_never_connected_learns_nothing_of_others(holder: Holder) -> None:
