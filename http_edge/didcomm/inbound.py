@@ -327,7 +327,9 @@ class Inbound:
         back = await self._back(request, outcome, name)
         if isinstance(back, RejectionReason):
             return MessageRejection(back, message, account)
-        self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or DONE)
+        # An unknown outcome is no refusal, but not known to be done either.
+        result = rejected_by(outcome.to_retry).value if outcome.to_retry else DONE
+        self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or result)
         return ReceivedMessage(back, request, outcome)
 
     async def _handle(

@@ -329,6 +329,25 @@ async def test_with_its_host_away_every_sender_is_asked_to_try_again_and_nothing
     assert await bob.drained() == ["message 001"]
 
 
+async def test_a_request_whose_outcome_is_unknown_is_not_counted_as_done(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    kinds = [
+        "messagepickup/1.0/status-request",
+        "messagepickup/2.0/delivery-request",
+        "queue/1.0/status-request",
+        "coordinate-mediation/1.0/keylist-query",
+    ]
+    mediator.hosts.cut(HOST)
+    for kind in kinds:
+        await reported(bob.wallet, kind, limit=1)
+    (counted,) = [
+        family.samples for family in mediator.edges[0].report() if family.name == "poste_commands"
+    ]
+    results = [(each["command"], each["result"]) for _, each, count in counted if count]
+    assert [one for one in results if one[0] in kinds] == [(kind, "try-again") for kind in kinds]
+
+
 async def test_an_answer_that_cannot_wait_is_to_be_asked_for_again(
     network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
