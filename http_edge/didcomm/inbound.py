@@ -395,7 +395,7 @@ class Inbound:
         queued = await self._forwarding.queue(
             request.sender.did, "", QueueEnvelopes("", [envelope], generation), request.command
         )
-        if not isinstance(queued, Refusal) or queued in _WITHOUT_QUEUE:
+        if not isinstance(queued, Refusal) or queued in _WITHOUT_QUEUE or outcome.may_drop:
             return None
         return self.rejected(reason_of(queued), name, request.sender.did)
 

@@ -93,9 +93,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """The result of a handler.
 
     ``reply`` is the answer to the sender, or None. ``may_wait``: a reply that cannot go back at
-    once is queued for the sender; a status and a delivery must not be (RFC 0685). ``envelope`` is
-    a packed message that goes back unchanged, in place of a reply. ``handed_over`` are the messages
-    that leave the queue once the answer is written (protocols without acknowledgement).
+    once is queued for the sender; a status and a delivery must not be (RFC 0685). ``may_drop``: the
+    change was made, so a reply that the queue does not take is dropped, or the message would look
+    refused. ``envelope`` is a packed message that goes back unchanged, in place of a reply.
+    ``handed_over`` are the messages that leave the queue once the answer is written (protocols
+    without acknowledgement).
     ``implicit``: over an open route, waiting messages may go back unchanged, too (RFC 0092).
     ``live`` turns the live mode of the socket on or off. ``refused`` is a short name for the
     operator that says why nothing was changed; empty if the change was made, or may have been.
@@ -105,6 +107,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     reply: Answer | None = None
     may_wait: bool = True
+    may_drop: bool = False
     envelope: bytes | None = None
     handed_over: Sequence[str] = ()
     implicit: bool = False

@@ -3,7 +3,8 @@
 The draft leaves open whether a fetch removes messages. Here a ``fetch-request`` removes the batch
 from the queue once it is written to the transport; messages that could not be written are offered
 again. A fetch needs a return route, because a batch may not wait in the queue that it came from. A
-status may wait there: the draft lets messages of the mediator itself enter the queue.
+status may wait there: the draft lets messages of the mediator itself enter the queue. If an update
+is why it may not, the update is accepted without it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Queue1:
 
     async def _update(self, request: Request) -> Outcome:
         command = _policy(request.message.body.get("update")) or QueryQueue()
-        return self._status_reply(await request.ask_account(command, QueueState))
+        return self._status_reply(await request.ask_account(command, QueueState), may_drop=True)
 
     async def _fetch(self, request: Request) -> Outcome:
         limit = request.message.count("message_count_limit", self._messages_max)
@@ -68,11 +69,11 @@ class Queue1:
         batch = Reply("batch", body, delivered_bytes=found.size_bytes)
         return Outcome(batch, may_wait=False, handed_over=handed_over)
 
-    def _status_reply(self, state: QueueState | Refusal) -> Outcome:
+    def _status_reply(self, state: QueueState | Refusal, *, may_drop: bool = False) -> Outcome:
         if not isinstance(state, QueueState):
             return refusal(state)
         body: Json = {"status": status_of(state, self._clock())}
-        return Outcome(Reply("status", body))
+        return Outcome(Reply("status", body), may_drop=may_drop)
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:

@@ -5,12 +5,16 @@ Every case of the protocol is in ``tests/unit/didcomm/test_queue_1.py``.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
+    answer_to,
     envelope_of,
     ids,
     numbered,
+    opened,
 )
 
 
@@ -23,6 +27,31 @@ async def test_a_message_larger_than_the_owner_wants_is_refused_explicitly(
     refused = await network.forward_text(bob.key, "x" * 200)
     assert (refused.status, refused.json) == (413, {"error": "message-too-large"})
     assert await bob.drained() == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("will_queue", False), ("message_size_limit", 100), ("size_limit", 100)]
+)
+async def test_new_rules_are_accepted_although_their_status_may_not_wait_in_the_queue(
+    network: WalletNetwork, bob: Bob, name: str, rule: int
+) -> None:
+    """Without a return route; the status of a mere question is refused, as other answers are."""
+    update, question = "queue/1.0/status-update-request", "queue/1.0/status-request"
+    answer = await network.say(bob.connection, update, update={name: rule})
+    assert (answer.status, answer.body) == (202, b"")
+    status = (await answer_to(bob.wallet, question))["status"]
+    assert (status[name], status["message_count"]) == (rule, 0)
+    assert (await network.say(bob.connection, question)).status in {409, 413, 429}
+
+
+async def test_the_status_of_new_rules_waits_in_the_queue_where_it_may(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    update = {"update": {"duration_limit": 60}}
+    answer = await network.say(bob.connection, "queue/1.0/status-update-request", **update)
+    assert (answer.status, answer.body) == (202, b"")
+    (status,) = await bob.wallet.queue_fetch()
+    assert opened(bob.connection, status.envelope)["status"]["duration_limit"] == 60
 
 
 async def test_who_listens_gets_messages_though_none_may_wait(
@@ -42,9 +71,7 @@ async def test_messages_of_the_mediator_itself_wait_in_the_same_queue(
     await network.idle_replies(bob.wallet, 1)
     await network.write(bob, "one")
     pong, one = await bob.wallet.queue_fetch()
-    opened = bob.connection.open(pong.envelope)
-    assert isinstance(opened, dict)
-    assert str(opened["@type"]).endswith("/ping_response")
+    assert str(opened(bob.connection, pong.envelope)["@type"]).endswith("/ping_response")
     assert bob.read(one) == "one"
 
 
