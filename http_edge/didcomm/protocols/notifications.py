@@ -20,15 +20,17 @@ from collections.abc import Sequence
 import msgspec
 
 from http_edge.didcomm.envelopes.messages import Acknowledgement, Message
-from http_edge.didcomm.protocols.protocol import Family, Outcome, no_answer
+from http_edge.didcomm.protocols.protocol import NOT_DONE, Family, Outcome, no_answer
 
 
 def acknowledged(message: Message, outcome: Outcome) -> Outcome:
     """Add an acknowledgement to ``outcome`` if the message asked for one and gets no reply.
 
-    Forwards (RFC 0317: mediators must not), acknowledgements and problem reports get none.
+    Forwards (RFC 0317: mediators must not), acknowledgements and problem reports get none, nor does
+    a message that did nothing.
     """
-    if outcome.reply is not None or outcome.envelope is not None or not _is_due(message):
+    is_answered = outcome.reply is not None or outcome.envelope is not None
+    if is_answered or outcome is NOT_DONE or not _is_due(message):
         return outcome
     return msgspec.structs.replace(outcome, reply=Acknowledgement())
 

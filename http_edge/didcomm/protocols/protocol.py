@@ -153,6 +153,8 @@ class Family(msgspec.Struct, frozen=True):
 
 NOTHING: Outcome = Outcome()
 """The message was accepted and needs no answer."""
+NOT_DONE: Outcome = Outcome()
+"""The message was accepted, but without a return route it did nothing; it is not acknowledged."""
 
 
 async def no_answer(_request: Request) -> Outcome:
@@ -167,7 +169,7 @@ def with_route(handler: Handler) -> Handler:
     """Return a handler that does nothing unless its answer can go back at once."""
 
     async def handle(request: Request) -> Outcome:
-        return await handler(request) if request.peer.routable else NOTHING
+        return await handler(request) if request.peer.routable else NOT_DONE
 
     return handle
 

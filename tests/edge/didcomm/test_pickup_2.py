@@ -100,3 +100,22 @@ async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(
 async def test_return_route_thread_is_enough(network: WalletNetwork, bob: Bob) -> None:
     answer = await network.say(bob.connection, PICKUP + "status-request", **routed("thread"))
     assert opened(bob.connection, answer.body)["message_count"] == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "messagepickup/1.0/batch-pickup",
+        "messagepickup/2.0/delivery-request",
+        "messagepickup/2.0/live-delivery-change",
+        "queue/1.0/fetch-request",
+    ],
+)
+async def test_what_does_nothing_without_a_return_route_is_not_acknowledged(
+    network: WalletNetwork, bob: Bob, kind: str
+) -> None:
+    members = {"batch_size": 1, "limit": 1, "live_delivery": False}
+    wish = {"~please_ack": {"on": ["OUTCOME"]}}
+    answer = await network.say(bob.connection, kind, **members, **wish)
+    assert (answer.status, answer.body) == (202, b"")
+    assert (await bob.wallet.status()).message_count == 0
