@@ -93,7 +93,7 @@ class DidCommEndpoint:
             back, handed_over = await self._waiting_one(request)
         if back is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)
-        named = self._envelopes.of(request.sender.version).media_type(http_request.content_type)
+        named = self._envelopes.media_type(back, http_request.content_type)
         response = SmallAnswer(HTTPStatus.OK, back, named)
         if handed_over:
             await self._hand_over(http_request, response, request, handed_over)

@@ -85,6 +85,14 @@ class Envelopes:
         """Return a message version by its name."""
         return self._versions[version]
 
+    def media_type(self, envelope: bytes, used: str) -> str:
+        """Return the media type of an envelope for an agent that ``used`` one itself.
+
+        An agent may be sent an envelope of another version than its own: what waits goes unchanged.
+        """
+        version = plaintext_v2.VERSION if _is_v2(envelope) else plaintext_v1.VERSION
+        return self._versions[version].media_type(used)
+
     def answer(self, question: Message, answer: Answer, to: AgentAccount, message_id: str) -> bytes:
         """Write an answer in the form of the question, and pack it for the question's sender."""
         version = self._versions[question.version]

@@ -14,6 +14,7 @@ from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.test_rotated_accounts import moved, packed, say, successor
 from tests.edge.didcomm.wallet_network import (
+    ENVELOPE,
     PREFIXES,
     Bob,
     WalletNetwork,
@@ -46,6 +47,21 @@ async def test_over_http_each_request_brings_one_message_as_it_is(
         assert (answer.status, answer.body) == (200, envelope)
     answer = await network.say(bob.connection, PING, response_requested=False, **routed())
     assert (answer.status, answer.body) == (202, b"")
+
+
+@pytest.mark.parametrize("kind", [PING, NOOP])
+async def test_what_comes_as_it_is_is_named_in_the_media_type_of_its_generation(
+    network: WalletNetwork, bob: Bob, kind: str
+) -> None:
+    newer = await connected(network, key=bob.connection.key)
+    recipient, alice = await newer.new_recipient(), Sender(network)
+    await alice.write(recipient, "new")
+    await network.write(bob, "old")
+    came: list[str] = []
+    for _ in range(2):
+        answer = await network.say(bob.connection, kind, **SILENT, **routed())
+        came.append(answer.headers["Content-Type"])
+    assert came == [MEDIA_TYPE, ENVELOPE]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
