@@ -11,11 +11,13 @@ import click
 import pytest
 
 from http_edge.cli.main import poste
+from http_edge.didcomm.rejections import RejectionReason
 from tests.model.test_sabotage import IN_THE_CORE, IN_THE_HOST
 from tests.tidy.modules import ROOT
 
 PROMISES = "deploy/docs/pages/internals/promises.md"
 DICTIONARY = "deploy/docs/pages/reference/dictionary.md"
+DIDCOMM = "deploy/docs/pages/reference/didcomm.md"
 DOCUMENTS = (
     "README.md",
     "ARCHITECTURE.md",
@@ -42,6 +44,11 @@ PLACES = {
     "KEY": "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",
 }
 """What stands in examples for something of the reader's own."""
+CODES = {
+    "http_edge/didcomm/composition.py": re.compile(r'HTTPStatus\.\w+, "([\w-]+)"'),
+    "http_edge/didcomm/protocols/pickup_1.py": re.compile(r'_problem\(\s*"(\w+)"'),
+}
+"""How these modules write the codes that they answer with and no enumeration has."""
 THREAT = re.compile(r"^- \*\*([A-Z])(\d+) (?:.|\n(?=  ))+", re.MULTILINE)
 """A threat with what stops it, and its tests; those with an O are open."""
 
@@ -165,3 +172,12 @@ def test_the_data_dictionary_says_what_is_declared() -> None:
     assert TEXTS[DICTIONARY] == dictionary()
     counts = [re.findall(r"makes (\d+)\s+tables", text) for text in TEXTS.values()]
     assert {int(number) for numbers in counts for number in numbers} == {len(PROJECTIONS)}
+
+
+def test_every_code_that_a_message_of_didcomm_is_refused_with_is_in_the_reference() -> None:
+    codes = {reason.value for reason in RejectionReason}
+    for path, code in CODES.items():
+        found = code.findall((ROOT / path).read_text("utf-8"))
+        assert len(found) > 1, path
+        codes |= set(found)
+    assert [code for code in sorted(codes) if f"`{code}`" not in TEXTS[DIDCOMM]] == []
