@@ -4,7 +4,8 @@ Trust comes from each envelope, never from the socket. A return route that an ag
 (RFC 0092) holds as long as the socket. The messages of one socket are handled one after the other,
 so that each sender's messages keep their order; only a long poll may be overtaken by the next.
 
-Answers are binary frames, which every agent reads; text and binary frames are both accepted.
+Text and binary frames are both accepted. What goes back is of the kind of the client's last one:
+Credo 0.5 reads binary frames, and the wallets of Identus read text frames alone.
 """
 
 from __future__ import annotations
@@ -132,8 +133,10 @@ class _Socket:
             case WSMsgType.PONG:
                 self._inbound_socket.take_pong(bytes(frame.data))
             case WSMsgType.TEXT:
+                self._outgoing.kind = frame.type
                 await self._unread.put(frame.data.encode())
             case _:
+                self._outgoing.kind = frame.type
                 await self._unread.put(frame.data)
 
     async def _receive(self, seconds: float) -> WSMessage | None:

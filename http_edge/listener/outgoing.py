@@ -73,12 +73,13 @@ class Outgoing:
         bytes_max: int,
         kind: WSMsgType = WSMsgType.TEXT,
     ) -> None:
-        """A writer to ``peer`` that holds frames back until ``run``; they are text or binary."""
+        """A writer to ``peer`` that holds frames back until ``run``; ``kind`` is text or binary."""
         self._socket = socket
         self._peer = peer
         # No pace applies: the connection's pace counts the bytes once they are written to it.
         self._waiting = Transfer(peer.address, math.inf, self._drop)
-        self._kind = kind
+        self.kind = kind
+        """What the frames put from now on are: text or binary."""
         self._bytes_max = bytes_max
         self._frames: deque[tuple[bytes, WSMsgType]] = deque()
         self._bytes = 0
@@ -90,7 +91,7 @@ class Outgoing:
 
     def put(self, frame: bytes) -> None:
         """Queue a frame behind those that wait."""
-        self._put(frame, self._kind)
+        self._put(frame, self.kind)
 
     def ping(self, number: bytes) -> None:
         """Queue a ping: its pong says that the client has read all frames put before it."""
@@ -137,7 +138,7 @@ class Outgoing:
 
     def put_first(self, frame: bytes) -> None:
         """Queue a frame before the waiting ones: AUTH_SUCCESS precedes every push."""
-        self._frames.appendleft((frame, self._kind))
+        self._frames.appendleft((frame, self.kind))
         self._count(len(frame) + _FRAME_BYTES)
         self._wake.set()
 
@@ -149,7 +150,7 @@ class Outgoing:
         if self._close_code is not None:
             return
         if last is not None:
-            self._frames.append((last, self._kind))
+            self._frames.append((last, self.kind))
             self._count(len(last) + _FRAME_BYTES)
         self._close_code = code
         self._close_reason = reason.encode()

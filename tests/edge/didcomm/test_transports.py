@@ -223,13 +223,21 @@ async def test_a_thread_stays_open_on_its_socket(network: WalletNetwork, bob: Bo
 
 
 @TEXT_TOO
-async def test_text_and_binary_frames_are_read_and_binary_ones_written(
+async def test_text_and_binary_frames_are_answered_and_followed_by_frames_of_their_kind(
     network: WalletNetwork, bob: Bob, is_text: bool
 ) -> None:
+    """Over one socket: the other kind comes first, so that the last frame decides."""
+    change = "messagepickup/2.0/live-delivery-change"
     async with network.socket() as socket:
-        body = sealed(bob.connection, PING, **routed())
-        await (socket.raw.send_str(body.decode()) if is_text else socket.raw.send_bytes(body))
-        opened(bob.connection, await socket.data())
+        for in_text in (not is_text, is_text):
+            body = sealed(bob.connection, change, live_delivery=True, **routed())
+            await (socket.raw.send_str(body.decode()) if in_text else socket.raw.send_bytes(body))
+            answer = await (socket.text() if in_text else socket.data())
+            assert opened(bob.connection, answer)["live_delivery"] is True
+        await network.write(bob, "pushed")
+        pushed = await (socket.text() if is_text else socket.data())
+        (picked,) = delivered(opened(bob.connection, pushed))
+        assert bob.read(picked) == "pushed"
 
 
 async def test_a_ping_of_the_client_is_answered(network: WalletNetwork) -> None:
@@ -314,7 +322,7 @@ async def test_the_disclosed_size_is_the_bound_over_a_socket(
     async with network.socket() as socket:
         fits = sealed(bob.connection, PING, **routed()).ljust(16_384)
         await (socket.raw.send_str(fits.decode()) if is_text else socket.raw.send_bytes(fits))
-        opened(bob.connection, await socket.data())
+        opened(bob.connection, await (socket.text() if is_text else socket.data()))
         over = fits + b" "
         await (socket.raw.send_str(over.decode()) if is_text else socket.raw.send_bytes(over))
         assert await socket.closing() == 1009

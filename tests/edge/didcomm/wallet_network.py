@@ -110,6 +110,13 @@ class RawSocket(Socket):
         assert isinstance(message.data, bytes)
         return message.data
 
+    async def text(self) -> bytes:
+        """The next text frame."""
+        message = await self.raw.receive(WAIT_S)
+        assert message.type is WSMsgType.TEXT, message
+        assert isinstance(message.data, str)
+        return message.data.encode()
+
     async def ended_because(self) -> tuple[int, str]:
         """The code and the reason that the server closes with."""
         message = await self.raw.receive(WAIT_S)
