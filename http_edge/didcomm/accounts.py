@@ -33,8 +33,9 @@ from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.listener.address_charge import registration_wait_s
 
-Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]]]]
-"""Returns a sender's endpoint and routing keys; an agent that fetches has an empty endpoint."""
+Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]] | Refusal]]
+"""Returns a sender's endpoint and routing keys, or the refusal while they cannot be said; an agent
+that fetches has an empty endpoint."""
 
 
 class ErasedAccounts:
@@ -256,7 +257,10 @@ class Accounts:
         )
         if isinstance(known, Refusal):
             return known
-        endpoint, routing_keys = await self._reach(message)
+        reach = await self._reach(message)
+        if isinstance(reach, Refusal):
+            return reach
+        endpoint, routing_keys = reach
         return msgspec.structs.replace(
             known.connection,
             peer_did=message.whole_did or message.sender_did,

@@ -36,6 +36,8 @@ from http_edge.listener.in_flight import counted
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""
+_PASSING: Final = frozenset({RejectionReason.TRY_AGAIN, RejectionReason.SENDER_UNRESOLVED})
+"""Why a document is not known now, but may be soon."""
 _WAITING_MAX: Final = 64
 """Messages of one edge that may wait for fetches at once; each holds a request for seconds."""
 
@@ -88,11 +90,15 @@ class UnknownDids:
         self._seen.learn(whole)
         return None
 
-    async def service_of(self, message: Message) -> MessagingService | None:
-        """Return the service of a message's sender from its document or its mediator's document."""
+    async def service_of(self, message: Message) -> MessagingService | Refusal | None:
+        """Return the service of a message's sender from its document or its mediator's document.
+
+        ``TEMPORARILY_UNAVAILABLE`` if the mediator's document cannot be fetched now: an agent that
+        is taken for one without a service would lose the endpoint that it has.
+        """
         mediator = self._seen.mediator_to_learn(message.sender_did)
-        if mediator:
-            await self._fetch(mediator)
+        if mediator and await self._fetch(mediator) in _PASSING:
+            return Refusal.TEMPORARILY_UNAVAILABLE
         return self._seen.service_of(message.sender_did)
 
     async def _whole(self, did: str, command: bytes) -> str | Refusal:

@@ -26,8 +26,9 @@ from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.problems import problem_of
 from http_edge.didcomm.protocols.protocol import Outcome, Request, refusal
 
-Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
-"""Returns the service of a message's sender, as far as its document is known."""
+Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | Refusal | None]]
+"""Returns the service of a message's sender, as far as its document is known, or the refusal while
+that cannot be said."""
 
 
 _NO_PRIOR: Final = InvalidMember(
@@ -72,14 +73,17 @@ class Enrolment:
         is_connected = granted is not Refusal.NOT_CONNECTED
         return _denied(problem_of(granted).refused, is_connected=is_connected)
 
-    async def reach(self, message: Message) -> tuple[str, list[str]]:
+    async def reach(self, message: Message) -> tuple[str, list[str]] | Refusal:
         """Return endpoint and routing keys of a message's sender, from its document.
 
         The keys are DIDs or ids of DIDs' keys, in the order from the agent outwards. Endpoint and
         keys are empty for an agent that fetches its messages, and for an agent whose document leads
-        back to this mediator.
+        back to this mediator. ``TEMPORARILY_UNAVAILABLE`` while the document of its own mediator
+        cannot be fetched.
         """
         service = await self._services(message)
+        if isinstance(service, Refusal):
+            return service
         if service is None or self._own.leads_back(service.uri, service.routing_keys):
             return "", []
         # A document lists the keys from the outside inwards: the mediator reached first is first.
@@ -98,7 +102,10 @@ class Enrolment:
         if isinstance(admitted, NotAdmitted):
             later = admitted.to_retry
             return refusal(later) if later else _denied(admitted.refused, is_connected=False)
-        endpoint, routing_keys = await self.reach(request.message)
+        reach = await self.reach(request.message)
+        if isinstance(reach, Refusal):
+            return reach
+        endpoint, routing_keys = reach
         name = canonical_name(did)
         kind = request.message.type
         connection = Connection(

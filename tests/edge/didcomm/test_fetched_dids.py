@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from http_edge.clients.didcomm import forward_2
+from http_edge.clients.didcomm import Wallet2, forward_2
 from http_edge.clients.didcomm.connection import agreement_key
 from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -22,6 +23,7 @@ from http_edge.didcomm.envelopes.v2.envelope import Recipient
 from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2
 from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
+from tests.edge.didcomm.test_rotated_accounts import moved, packed
 from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Answer, Mediator
@@ -440,6 +442,48 @@ async def test_an_agent_behind_a_mediator_of_the_network_is_sent_to_it(
     forward = version.read(opened)
     assert forward is not None
     assert forward.body == {"next": wallet.connection.did}
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [{**ENABLED, "outbound": {"allowed_networks": ["127.0.0.0/8"], "retry_s_min": 0.1}}],
+)
+async def test_an_agent_keeps_its_endpoint_while_the_host_of_its_mediator_does_not_answer(
+    network: WalletNetwork, host: HttpsHost, *, rotates: bool
+) -> None:
+    async with agent_host() as far:
+        own = OwnDids(
+            KeyPair.new(), own_services(far.url(host="127.0.0.1")), web_did=host.did
+        ).merged({"id": host.did})
+
+        async def answer(_request: web.Request) -> web.StreamResponse:
+            return web.json_response(own)
+
+        host.answer = answer
+        old = await connected(network, did_method="peer2", endpoint=host.did)
+        forget(network.mediator)
+        host.answer = overloaded
+        new = Wallet2(replace(old.connection, key=KeyPair.new()), session=network.session)
+        proof: Json = {"from_prior": moved(old, new)} if rotates else {}
+        wallet = new if rotates else old
+        request = packed(wallet, "coordinate-mediation/3.0/mediate-request", **proof)
+        refused = await say(network, request)
+        if rotates:
+            assert (refused.status, refused.json) == (503, {"error": "try-again"})
+        else:
+            report = wallet.connection.open(refused.body)
+            assert isinstance(report, dict)
+            assert report["code"] == "e.m.me.try-again"
+        host.answer = answer
+        forget(network.mediator)
+        to, through = old.connection.did, old.connection.mediator_did
+        sent = await Sender(network).forward(to, "for its endpoint", routing_did=through)
+        assert sent.status == 202
+        await far.has(1)
+        granted = wallet.connection.open((await say(network, request)).body)
+    assert isinstance(granted, dict)
+    assert str(granted["@type"]).endswith("/mediate-grant")
 
 
 @pytest.mark.parametrize("settings", [ENABLED])
