@@ -95,6 +95,14 @@ class OwnDids:
         found = (canonical_name(own.did) for own in self._all)
         return frozenset(name for name in found if name is not None)
 
+    def routing(self, did: str) -> str:
+        """Return the DID to grant to an agent that knows us by ``did``, empty for none.
+
+        A hash is granted as the DID that it is of: the agent's senders have not seen that one.
+        """
+        hashed = {self.peer4_short: self.peer4, canonical_name(self.peer2): self.peer2}
+        return hashed.get(did, did or self.did_key)
+
     def merged(self, document: Json) -> Json:
         """Return the document of ``web`` with the DIDComm keys and services appended.
 

@@ -3,7 +3,8 @@
 Versions 1.0 (RFC 0211), 2.0 and 3.0 (didcomm.org) share one flow; a ``MediationForm`` defines what
 differs, above all members. In 1.0 a recipient is a key, and the agent has connected before. In 2.0
 and 3.0 a recipient is a DID, the request for mediation itself creates the account
-(``protocols.enrolment``), and the grant names the DID by which the mediator was addressed.
+(``protocols.enrolment``), and the grant names the DID by which the mediator was addressed, in a
+form that contains its document.
 
 The owner of a name decides which identity has it, and the identity decides which names are in its
 keylist: a name is claimed before it enters a keylist, and released after it has left. Every message
@@ -46,7 +47,7 @@ class MediationForm(msgspec.Struct, frozen=True):
     ``recipient`` is the member that names a recipient; ``name_of`` reads it. ``update``, ``query``
     and ``listing`` are names of messages; ``listed`` is the list member of a listing.
     ``repeated_add`` is the result of adding a recipient that is already in the keylist. ``grant``
-    writes the body of a grant from our address and the DID that the mediator was addressed by.
+    writes the body of a grant from our address and the routing DID.
     """
 
     major: int
@@ -78,7 +79,7 @@ FORM_2: Final = MediationForm(
     name_of=canonical_name,
     repeated_add="success",  # Credo gives up at anything else
     # The specification's example has a list of DIDs, but the clients read a text.
-    grant=lambda _, addressed_to: {"routing_did": addressed_to},
+    grant=lambda _, routing_did: {"routing_did": routing_did},
 )
 FORM_3: Final = MediationForm(
     3,
@@ -89,7 +90,7 @@ FORM_3: Final = MediationForm(
     listing="recipient",
     listed="dids",
     repeated_add="success",
-    grant=lambda _, addressed_to: {"routing_did": [addressed_to]},
+    grant=lambda _, routing_did: {"routing_did": [routing_did]},
 )
 FORMS: Final = (FORM_1, FORM_2, FORM_3)
 
@@ -133,8 +134,8 @@ class CoordinateMediation:
         refused = await self._enrolment.grant(request)
         if refused is not None:
             return refused
-        addressed_to = request.message.addressed_to or self._own.dids.did_key
-        return Outcome(reply=Reply("mediate-grant", self._form.grant(self._own, addressed_to)))
+        routing_did = self._own.dids.routing(request.message.addressed_to)
+        return Outcome(reply=Reply("mediate-grant", self._form.grant(self._own, routing_did)))
 
     async def _update(self, request: Request) -> Outcome:
         """Add and remove recipients.

@@ -136,6 +136,17 @@ async def test_a_request_is_granted_the_did_that_it_was_addressed_to(mediation: 
         assert grant.body == {"routing_did": dids}
 
 
+async def test_a_request_that_is_addressed_to_a_hash_is_granted_what_a_sender_can_resolve(
+    mediation: Mediation,
+) -> None:
+    hashed = {peer4_short(OWN_DIDS.peer4): OWN_DIDS.peer4}
+    hashed[canonical_name(OWN_DIDS.peer2) or ""] = OWN_DIDS.peer2
+    assert {did[:10] for did in hashed} == {"did:peer:3", "did:peer:4"}
+    for did, whole in hashed.items():
+        grant = await mediation.request(addressed_to=did)
+        assert grant.body == {"routing_did": whole if mediation.major == 2 else [whole]}
+
+
 @pytest.mark.parametrize("how", ["lost", "refused"])
 async def test_no_account_is_made_while_it_is_not_known_whether_an_unproven_prior_matters(
     mediation: Mediation, how: str
