@@ -34,7 +34,7 @@ ID_CHARS_MAX: Final = 256
 makes such an id."""
 _TYPE: Final = re.compile(
     r"(?P<prefix>https://didcomm\.org/|did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/)"
-    r"(?P<family>[a-z0-9._-]{1,64})/(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,3})"
+    r"(?P<family>[A-Za-z0-9._-]{1,64})/(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,3})"
     r"/(?P<name>[A-Za-z0-9._-]{1,64})\Z",
     re.ASCII,
 )
@@ -45,6 +45,17 @@ _DIGITS: Final = re.compile(r"[0-9]{1,15}\Z")
 _TYPES_CACHED_MAX: Final = 1024
 """Remembered types, at most half a kilobyte each: most messages are of a few types."""
 _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+_PUNCTUATION: Final = str.maketrans("", "", "._-")
+
+
+def folded(name: str) -> str:
+    """Return the name of a protocol or message as types are compared: without case and punctuation.
+
+    DIDComm Messaging 2.1, "Message Types".
+    """
+    return name.translate(_PUNCTUATION).lower()
 
 
 def read_whole(value: object) -> int | None:
@@ -61,18 +72,26 @@ def read_whole(value: object) -> int | None:
 
 
 class MessageType(msgspec.Struct, frozen=True):
-    """A parsed message type, for example messagepickup / 2 / 0 / status-request."""
+    """A parsed message type, for example messagepickup / 2 / 0 / status-request.
+
+    ``spelled`` is the protocol's name as the sender spells it, if that is not ``family``.
+    """
 
     prefix: str
     family: str
     major: int
     minor: int
     name: str
+    spelled: str = ""
 
     @property
     def protocol(self) -> str:
         """The protocol identifier as spelled, without the message name."""
-        return f"{self.prefix}{self.family}/{self.major}.{self.minor}"
+        return f"{self.prefix}{self.spelled or self.family}/{self.major}.{self.minor}"
+
+    def is_named(self, family: str, major: int, name: str) -> bool:
+        """Whether it is this message of this protocol, whose names are ``folded``."""
+        return self.major == major and (folded(self.family), folded(self.name)) == (family, name)
 
     def sibling(self, name: str) -> str:
         """Return the type of another message of the same protocol, in the same spelling."""
@@ -80,11 +99,8 @@ class MessageType(msgspec.Struct, frozen=True):
 
     @property
     def is_problem_report(self) -> bool:
-        """Whether it is a problem report of any protocol, never answered with another.
-
-        Older protocols spell its name with an underscore.
-        """
-        return self.name in {"problem-report", "problem_report"}
+        """Whether it is a problem report of any protocol, never answered with another."""
+        return folded(self.name) == "problemreport"
 
     def capped(self, minor_max: int) -> MessageType:
         """Return the type with its minor version capped."""

@@ -4,7 +4,8 @@ A handler gets one authenticated message and sends commands to the identities; i
 transport. ``inbound`` decides where the handler's answer goes (response body, socket, queue), by
 the return route that the message asked for.
 
-Message types are versioned as in RFC 0003; the two spellings of a type (RFC 0348) are one type.
+Message types are versioned as in RFC 0003; all spellings of a type are one type: the two prefixes
+(RFC 0348), and names that differ in case and punctuation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from http_edge.didcomm.envelopes.messages import (
     InvalidMember,
     Message,
     MessageType,
+    folded,
 )
 from http_edge.didcomm.envelopes.messages import Reply as ReplyMessage
 from http_edge.didcomm.identities import Identities
@@ -205,7 +207,7 @@ class ProtocolTable:
 
     def add(self, *families: Family) -> None:
         """Add these protocols."""
-        self._families |= {(family.name, family.major): family for family in families}
+        self._families |= {(folded(family.name), family.major): family for family in families}
 
     def families(self) -> Sequence[Family]:
         """Return all protocols in the order in which they were added."""
@@ -216,7 +218,7 @@ class ProtocolTable:
 
         The message name is left out if it is unknown; the result is empty if the protocol is.
         """
-        family = self._families.get((kind.family, kind.major))
+        family = self._of(kind)
         if family is None:
             return ""
         minor = kind.minor if kind.minor in family.minors else family.minors[-1]
@@ -226,28 +228,39 @@ class ProtocolTable:
     def known(self, kind: MessageType) -> MessageType:
         """Return a type in the latest minor version that both sides know (RFC 0003).
 
-        A message of a newer minor version is read and answered in ours.
+        A message of a newer minor version is read and answered in ours. The names are as we spell
+        them; an answer spells the protocol as the sender does.
         """
-        family = self._families.get((kind.family, kind.major))
-        return kind if family is None else kind.capped(family.minors[-1])
+        family = self._of(kind)
+        if family is None:
+            return kind
+        wanted = folded(kind.name)
+        name = next((each for each in family.handlers if folded(each) == wanted), kind.name)
+        known = kind.capped(family.minors[-1])
+        if (family.name, name) == (kind.family, kind.name):
+            return known
+        return msgspec.structs.replace(known, family=family.name, name=name, spelled=kind.family)
 
     def find(self, kind: MessageType) -> Handler | Problem:
         """Return the handler of a type, or the sender's mistake."""
-        family = self._families.get((kind.family, kind.major))
+        family = self._of(kind)
         if family is None:
-            is_known = kind.family in {name for name, _ in self._families}
+            is_known = folded(kind.family) in {name for name, _ in self._families}
             return Problem.VERSION_NOT_SUPPORTED if is_known else Problem.UNKNOWN_MESSAGE_TYPE
         handler = family.handlers.get(kind.name, family.otherwise)
         return Problem.UNKNOWN_MESSAGE_TYPE if handler is None else handler
 
     def supported(self, kind: MessageType) -> Sequence[str]:
         """Return the messages of the type's protocol; if its version is unknown, the known ones."""
-        family = self._families.get((kind.family, kind.major))
+        family = self._of(kind)
         if family is not None:
             return list(family.handlers)
         return [
             f"{known.name}/{known.major}.{minor}"
             for known in self.families()
-            if known.name == kind.family
+            if folded(known.name) == folded(kind.family)
             for minor in known.minors
         ]
+
+    def _of(self, kind: MessageType) -> Family | None:
+        return self._families.get((folded(kind.family), kind.major))

@@ -164,7 +164,7 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
     cases: list[Any] = [
         ("didexchange/2.0/request", "version-not-supported"),
         ("connections/2.0/request", "version-not-supported"),
-        ("messagepickup/4.0/status-request", "version-not-supported"),
+        ("messagepickup/5.0/status-request", "version-not-supported"),
         ("coordinate-mediation/4.0/mediate-request", "version-not-supported"),
         ("basicmessage/1.0/message", "unknown-message-type"),
         ("trust_ping/1.0/pong", "unknown-message-type"),
@@ -179,7 +179,10 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
     ("kind", "names"),
     [
         ("didexchange/2.0/request", ["didexchange/1.0", "didexchange/1.1"]),
-        ("messagepickup/4.0/status-request", [f"messagepickup/{n}.0" for n in (1, 2, 3)]),
+        (
+            "messagepickup/5.0/status-request",
+            [*(f"messagepickup/{n}.0" for n in (1, 2, 3)), "message-pickup/4.0"],
+        ),
         ("queue/1.0/fetch", ["status-request", "status-update-request", "fetch-request"]),
         ("trust_ping/1.0/pong", ["ping", "ping_response"]),
         ("basicmessage/1.0/message", []),

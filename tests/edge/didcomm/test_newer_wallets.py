@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -27,7 +28,7 @@ from http_edge.clients.didcomm.connection import DidMethod2
 from http_edge.clients.didcomm.mediation import MEDIATION_2, MEDIATION_3, MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
 from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, answer_to, ask_of, connected
@@ -36,6 +37,7 @@ from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
     envelope_of,
+    forwarded,
     opened,
     routed,
     sealed,
@@ -61,6 +63,37 @@ async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
         ("coordinate-mediation/3.2/mediate-request", "coordinate-mediation/3.0/mediate-grant"),
     ]:
         assert (await answer_to(bob, question))["@type"] == NEW_PREFIX + answer
+
+
+async def test_a_message_is_known_in_any_case_and_punctuation_and_answered_as_it_is_spelled(
+    network: WalletNetwork,
+) -> None:
+    bob = await connected(network, mediation=MEDIATION_2)
+    for question, answer in [
+        ("messagepickup/4.0/status-request", "messagepickup/4.0/status"),
+        ("Message_Pickup/4.7/statusRequest", "Message_Pickup/4.0/status"),
+        ("trustping/2.0/PING", "trustping/2.0/ping-response"),
+        ("CoordinateMediation/3.0/mediate_request", "CoordinateMediation/3.0/mediate-grant"),
+    ]:
+        assert (await answer_to(bob, question))["@type"] == NEW_PREFIX + answer
+    account = did_key(bob.connection.key.public)
+    known = await network.mediator.operate(f"/queues?did={quote(account)}")
+    assert known.json["agent"]["protocol"] == "coordinate-mediation/3.0"
+    report = ask_of("Report_Problem/2.0/Problem_Report", **{"~transport": {"return_route": "all"}})
+    unanswered = await network.post(bob.connection.pack(report), content_type=MEDIA_TYPE)
+    assert (unanswered.status, unanswered.body) == (202, b"")
+
+
+@pytest.mark.parametrize("spelled", ["Routing/{}.0/forward", "routing/{}.0/FORWARD"])
+async def test_a_forward_is_known_in_any_case(network: WalletNetwork, spelled: str) -> None:
+    bob, newer = await network.bob(), await connected(network)
+    kind: Json = {"@type": NEW_PREFIX + spelled.format(1)}
+    older = forwarded(base58(bob.key), orjson.loads(envelope_of(bob.key, "one")), **kind)
+    assert (await network.post(older)).status == 202
+    assert await bob.drained() == ["one"]
+    to, kind = await newer.new_recipient(), {"type": NEW_PREFIX + spelled.format(2)}
+    assert (await Sender(network).forward(to.did, "one", **kind)).status == 202
+    assert (await newer.status()).message_count == 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +282,11 @@ async def test_a_drain_over_a_socket_fails_if_its_acknowledgement_was_refused(
             await live.next(0.01)
 
 
-@PICKUPS
+@pytest.mark.parametrize(
+    "pickup",
+    [PICKUP_3, PICKUP_4, PICKUP_4._replace(protocol="messagepickup/4.0")],
+    ids=["3.0", "4.0", "4.0 as its page is named"],
+)
 async def test_a_wish_for_live_mode_opens_the_return_route_of_its_socket(
     network: WalletNetwork, pickup: PickupVersion
 ) -> None:

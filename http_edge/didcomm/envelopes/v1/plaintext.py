@@ -69,7 +69,7 @@ def read(value: Json) -> Message | None:
     # The extension of RFC 0212 has ``~timing`` in its examples and ``~timings`` in its text.
     timing = _decorator(value, "~timing") or _decorator(value, "~timings")
     expires_at_s = _time_s(timing.get("expires_time"))
-    if (kind.family, kind.major, kind.name) == _FORWARD:
+    if kind.is_named(*_FORWARD):
         # Most messages are forwards, in which none of the following decorators matters.
         return Message(
             VERSION,

@@ -63,7 +63,7 @@ def read(value: Json, addressed_to: str) -> Message | None:
         return None
     attached = value.get("attachments")
     attachments = {} if attached is None else {"": attached}
-    if (kind.family, kind.major, kind.name) == _FORWARD:
+    if kind.is_named(*_FORWARD):
         # Most messages are forwards, in which few headers matter. A forward is not acknowledged,
         # which would show whose messages wait here, and asks for nothing back.
         return Message(
