@@ -37,18 +37,19 @@ class InboundTransport:
         """Return what may go back to the sender of a message about to be handled (RFC 0092).
 
         The number of remembered return routes is bounded: keys cost a sender nothing, but each
-        costs the mediator memory.
+        costs the mediator memory. Ids of threads are compared without case (DIDComm v2).
         """
         did, route = sender.did, message.return_route
+        thread, wanted = message.thread_id.lower(), message.return_route_thread.lower()
         if route == "all" and len(self._open) < _SENDERS_MAX:
             self._open.add(_route(did))
         if route == "all" or _route(did) in self._open:
             return _EVERYTHING
         if route == "thread" and len(self._threads) < _THREADS_MAX:
-            self._threads.add(_route(did, message.return_route_thread))
-        if route == "thread" and message.return_route_thread == message.thread_id:
+            self._threads.add(_route(did, wanted))
+        if route == "thread" and wanted == thread:
             return _ANSWER
-        return _ANSWER if _route(did, message.thread_id) in self._threads else _NOTHING
+        return _ANSWER if _route(did, thread) in self._threads else _NOTHING
 
 
 def _route(*names: str) -> bytes:

@@ -24,7 +24,7 @@ _ROLES: Final = ("responder",)
 _PROTOCOL: Final = "protocol"
 _INTEROP_PROFILES: Final = ("AIP2.0/MEDIATE",)
 """RFC 0302: coordinate mediation. The base profile includes credentials, unsupported here."""
-_HEADERS: Final = ("expires_time", "from_prior", "please_ack", "return_route")
+_HEADERS: Final = ("delay_milli", "expires_time", "from_prior", "please_ack", "return_route")
 """DIDComm v2 headers, beyond those of every message, that the mediator acts on."""
 
 

@@ -338,7 +338,7 @@ async def test_a_wallet_discovers_both_generations(network: WalletNetwork) -> No
     ):  # fmt: skip
         assert NEW_PREFIX + spoken in found, spoken
     headers = {each.id for each in await bob.discover([("header", "*")])}
-    assert headers == {"expires_time", "from_prior", "please_ack", "return_route"}
+    assert headers == {"delay_milli", "expires_time", "from_prior", "please_ack", "return_route"}
     (size,) = await bob.discover([("constraint", "max_receive_bytes")])
     assert size.id == "max_receive_bytes"
 

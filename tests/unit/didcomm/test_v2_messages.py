@@ -252,6 +252,23 @@ def test_headers_are_read() -> None:
     assert found.body == {"response_requested": True}
 
 
+def test_ids_are_compared_without_case() -> None:
+    for wish in (["MESSAGE-1"], ["other", "Message-1"]):
+        assert message(please_ack=wish).wants_ack
+    others: list[Any] = [[], ["message-2"], [["message-1"]], [None, 1, {}]]
+    for wish in others:
+        assert not message(please_ack=wish).wants_ack
+
+
+def test_a_sender_that_names_a_key_of_its_did_is_the_did() -> None:
+    whole = {**ALICE.plaintext(PEER4), "from": f"{PEER4}#key-1"}
+    found = read(ALICE.pack(whole, recipient(OWN, OWN.peer2), PEER4))
+    assert found is not None
+    assert found.sender_did == PEER4
+    nameless = {**whole, "from": "#key-1"}
+    assert read(ALICE.pack(nameless, recipient(OWN, OWN.peer2), PEER4)) is None
+
+
 def test_headers_may_be_missing_or_wrong_and_then_mean_nothing() -> None:
     plain = message(body=None)
     odd = message(

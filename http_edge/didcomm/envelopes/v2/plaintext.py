@@ -61,6 +61,8 @@ def read(value: Json, addressed_to: str) -> Message | None:
         return None
     if sender is not None and len(sender) > DID_CHARS_MAX:
         return None
+    # A fragment is not allowed: the id of a key stands for its DID.
+    sender_did = (sender or "").partition("#")[0]
     attached = value.get("attachments")
     attachments = {} if attached is None else {"": attached}
     if kind.is_named(*_FORWARD):
@@ -76,7 +78,7 @@ def read(value: Json, addressed_to: str) -> Message | None:
             attachments=attachments,
             is_forward=True,
             addressed_to=addressed_to,
-            sender_did=sender or "",
+            sender_did=sender_did,
             expires_at_s=_time_s(value.get("expires_time")),
         )
     thread_id = read_id(value, "thid") or message_id
@@ -92,7 +94,7 @@ def read(value: Json, addressed_to: str) -> Message | None:
         wants_ack=_wants_ack(value.get("please_ack"), message_id),
         attachments=attachments,
         addressed_to=addressed_to,
-        sender_did=sender or "",
+        sender_did=sender_did,
         expires_at_s=_time_s(value.get("expires_time")),
     )
 
@@ -169,5 +171,8 @@ def _time_s(value: object) -> int | None:
 
 
 def _wants_ack(wish: object, message_id: str) -> bool:
-    """Say whether the list names this message, by its id or by the empty text."""
-    return isinstance(wish, list) and ("" in wish or message_id in wish)
+    """Say whether the list names this message, by its id in any case or by the empty text."""
+    named = (
+        {each.lower() for each in wish if isinstance(each, str)} if isinstance(wish, list) else ()
+    )
+    return "" in named or message_id.lower() in named
