@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import orjson
@@ -14,27 +14,30 @@ import pytest
 from aiohttp import web
 
 from http_edge.clients.didcomm import Wallet2, forward_2
-from http_edge.clients.didcomm.connection import agreement_key
-from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
-from http_edge.didcomm.envelopes.v2.envelope import Recipient
 from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2
+from tests.edge.didcomm.network_agents import (
+    MEDIATOR,
+    NetworkAgent,
+    forget,
+    reach,
+    say,
+    serve,
+)
 from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
 from tests.edge.didcomm.test_rotated_accounts import moved, packed
-from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
+from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.identities import Json
-from tests.edge.mediator import Answer, Mediator
-from tests.unit.didcomm.v2_agent import PING, V2Agent
+from tests.edge.mediator import Mediator
 from tests.unit.outbound.agent_host import agent_host
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host
 from tests.unit.wire.https_host import Answer as HostAnswer
 
 ENABLED: Final = {"did_web": {"enabled": True}}
-MEDIATOR: Final = OwnDids(SERVICE).did_key
 STATUS: Final = NEW_PREFIX + "messagepickup/3.0/status-request"
 
 
@@ -48,64 +51,6 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
 def mediator(mediator: Mediator, host: HttpsHost) -> Mediator:
     reach(mediator, host)
     return mediator
-
-
-def reach(mediator: Mediator, host: HttpsHost) -> None:
-    """Let the edge's fetches end at the host of this test, behind all their gates."""
-    fetched: Any = mediator.edges[0]._agent_dids
-    if fetched is not None:
-        fetched._lookup, fetched._tls = host.lookup, host.trust
-        fetched._permitted = lambda _address: True
-
-
-def forget(mediator: Mediator) -> None:
-    """Let the edge's documents be as old as they may become."""
-    fetched: Any = mediator.edges[0]._agent_dids
-    fetched._remembered.clear()
-
-
-class NetworkAgent:
-    """An agent whose DID document stands with a host."""
-
-    def __init__(self, did: str) -> None:
-        self.did = did
-        self.pair = KeyPair.new()
-        self._agent = V2Agent(self.pair)
-
-    @property
-    def document(self) -> Json:
-        return OwnDids(self.pair, web_did=self.did).merged({"id": self.did})
-
-    def packed(self, kind: str = PING, *, to: str = MEDIATOR, **members: Any) -> bytes:
-        """A message of it, to the mediator as a rule."""
-        kid, key = agreement_key(to)
-        whole = self._agent.plaintext(self.did, type=kind, return_route="all", **members)
-        sender = self._agent.dids.did_key
-        return self._agent.pack(whole, Recipient(kid, key), sender, kid=f"{self.did}#key-2")
-
-    def opened(self, answer: Answer) -> Json:
-        assert answer.status == 200, answer
-        mediator = resolve_document(MEDIATOR)
-        assert mediator is not None
-        return self._agent.open(answer.body, mediator)
-
-
-def serve(host: HttpsHost, *agents: NetworkAgent) -> None:
-    """Let the host have the documents of did:web agents."""
-    documents = {agent.did: agent.document for agent in agents}
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        parts = request.path.removesuffix("/did.json").removeprefix("/.well-known").split("/")
-        did = ":".join([host.did, *filter(None, parts)])
-        if did not in documents:
-            raise web.HTTPNotFound
-        return web.json_response(documents[did])
-
-    host.answer = answer
-
-
-async def say(network: WalletNetwork, body: bytes) -> Answer:
-    return await network.post(body, content_type=MEDIA_TYPE)
 
 
 async def test_a_sender_of_the_network_is_refused_by_default_and_nothing_is_fetched(

@@ -32,6 +32,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, answer_to, ask_of, connected
+from tests.edge.didcomm.test_rotated_accounts import packed
 from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
@@ -311,6 +312,25 @@ async def test_a_wish_for_live_mode_opens_the_return_route_of_its_socket(
         assert sender.text_in(recipient, picked.envelope) == "one"
     answer = await network.post(wish(on=True), content_type=MEDIA_TYPE)
     assert (answer.status, answer.body) == (202, b""), "over HTTP it opens nothing"
+
+
+async def test_a_thread_of_the_second_generation_is_the_same_in_any_case(
+    network: WalletNetwork,
+) -> None:
+    wallet = await connected(network)
+
+    def ping(thread: str, **headers: object) -> bytes:
+        body = {"response_requested": True}
+        return packed(wallet, "trust-ping/2.0/ping", body, thid=thread, **headers)
+
+    async with network.socket() as socket:
+        opening = ping("T-1", return_route="thread", return_route_thread="t-1")
+        for message in (opening, ping("T-1", return_route=None), ping("t-1", return_route=None)):
+            await socket.raw.send_bytes(message)
+            pong = wallet.connection.open(await socket.data())
+            assert isinstance(pong, dict)
+            assert str(pong["@type"]).endswith("/ping-response")
+    assert (await wallet.status()).message_count == 0
 
 
 async def test_whatever_waits_comes_over_an_open_return_route(

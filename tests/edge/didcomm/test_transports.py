@@ -14,7 +14,6 @@ from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import ask_of, connected
-from tests.edge.didcomm.test_rotated_accounts import packed
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
     SERVICE,
@@ -218,25 +217,6 @@ async def test_a_thread_stays_open_on_its_socket(network: WalletNetwork, bob: Bo
         await socket.data()
         await socket.raw.send_bytes(sealed(bob.connection, PING, **thread))
         assert opened(bob.connection, await socket.data())["~thread"] == {"thid": "t-1"}
-
-
-async def test_a_thread_of_the_second_generation_is_the_same_in_any_case(
-    network: WalletNetwork,
-) -> None:
-    wallet = await connected(network)
-
-    def ping(thread: str, **headers: Any) -> bytes:
-        body = {"response_requested": True}
-        return packed(wallet, "trust-ping/2.0/ping", body, thid=thread, **headers)
-
-    async with network.socket() as socket:
-        opening = ping("T-1", return_route="thread", return_route_thread="t-1")
-        for message in (opening, ping("T-1", return_route=None), ping("t-1", return_route=None)):
-            await socket.raw.send_bytes(message)
-            pong = wallet.connection.open(await socket.data())
-            assert isinstance(pong, dict)
-            assert str(pong["@type"]).endswith("/ping-response")
-    assert (await wallet.status()).message_count == 0
 
 
 # ---- WebSocket
