@@ -53,7 +53,7 @@ _PUNCTUATION: Final = str.maketrans("", "", "._-")
 def folded(name: str) -> str:
     """Return the name of a protocol or message as types are compared: without case and punctuation.
 
-    DIDComm Messaging 2.1, "Message Types".
+    DIDComm Messaging 2.1, "Message Type URI".
     """
     return name.translate(_PUNCTUATION).lower()
 
