@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -27,6 +27,7 @@ from actors.host.port import (
     HostUnavailable,
     ReadPages,
 )
+from actors.host.question_threads import THREADS
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from http_edge.dispatch.outbox import Outbox
 from http_edge.dispatch.routes import Routes
@@ -41,6 +42,9 @@ _DRAIN_POLL_S: Final = 0.02
 READS_WAITING_MAX: Final = 32
 """Reads of one history at once, most of which wait. Counting a long history takes 10 ms, and each
 read holds one of ``commands_in_flight_max`` places, even if its client has gone."""
+_READS_OF_HOST_MAX: Final = THREADS["read"]
+_PLACE_S_MAX: Final = 5.0
+"""Above what a page takes at a host that works. Reads at hosts that hang last six times as long."""
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
@@ -82,6 +86,7 @@ class Gateway:
         self._on_new_incarnation = on_new_incarnation
         self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
+        self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._histories: Counter[str] = Counter()
         self._outboxes: dict[str, Outbox] = {}
@@ -226,7 +231,7 @@ class Gateway:
             host = owner()
             if host is not None:
                 try:
-                    async with self._turn_of(read), self._reads:
+                    async with self._turn_of(read), self._place_at(host):
                         if is_owing():
                             return _RATE_LIMITED
                         (page,) = await self.port(host).ask(ReadPages([read]))
@@ -241,6 +246,21 @@ class Gateway:
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE
         return page or UNAVAILABLE
+
+    @asynccontextmanager
+    async def _place_at(self, host: str) -> AsyncIterator[None]:
+        """Wait for a place among the reads of a host, then for one among the reads of all hosts.
+
+        The second ends after ``_PLACE_S_MAX``, so that hosts that hang, however many, leave places
+        to the others.
+        """
+        async with self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX)):
+            await self._reads.acquire()
+            with ExitStack() as place:
+                place.callback(self._reads.release)
+                ends = asyncio.get_running_loop().call_later(_PLACE_S_MAX, place.close)
+                place.callback(ends.cancel)
+                yield
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
         """The lock that lets an owner read one page at a time: pages may be large.

@@ -82,8 +82,9 @@ class Limits(Section):
     the largest messages, page_size_default, and a hundred of the largest public events."""
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events, and of large pages of messages, in progress in one edge
-    process; further reads wait. Each may be a page of page_bytes_max, and a host serves two at
-    once."""
+    process; further reads wait. Each may be a page of page_bytes_max. A host serves two at once and
+    gets no more, and those that last longer than 5 s do not count: a host that hangs delays no
+    reads at others."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
     beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
