@@ -186,7 +186,7 @@ class Gateway:
         """
         waiting_max = self._limits.outbox_items_max
         if not is_session:
-            waiting_max = min(waiting_max, max(1, self._limits.commands_in_flight_max // 2))
+            waiting_max = min(waiting_max, self._half_of_places)
         left_s = ends_at - asyncio.get_running_loop().time()
         if left_s <= 0 or self._unrouted[is_session] >= waiting_max:
             return False
@@ -272,6 +272,10 @@ class Gateway:
         return self._turns.setdefault(read.owner_did, asyncio.Lock())
 
     @property
+    def _half_of_places(self) -> int:
+        return max(1, self._limits.commands_in_flight_max // 2)
+
+    @property
     def waiting_items(self) -> int:
         """How many submissions wait for a call to their host."""
         return sum(len(outbox) for outbox in self._outboxes.values())
@@ -314,8 +318,17 @@ class Gateway:
                 self._limits,
                 self._measures,
                 on_result=self._took_result,
+                is_crowded=self._is_crowded,
             )
         return outbox
+
+    def _is_crowded(self) -> bool:
+        """Does what waits for slow hosts take half of the places of all requests?
+
+        Never with one host: there is no other to leave places for.
+        """
+        waiting = sum(len(outbox) for outbox in self._outboxes.values() if outbox.is_slow)
+        return len(self._outboxes) > 1 and waiting >= self._half_of_places
 
     def _forget_idle(self) -> None:
         """Close the idle outboxes of dead hosts: dedicated hosts come and go, and each gets one.

@@ -43,6 +43,9 @@ _COSTLY_CALLS_MAX: Final = 4
 _LINGER_S: Final = 0.004
 """About as long as a call and its commit take: the answer to a submission that lingers is not much
 later, and the submission usually shares its call and commit with others."""
+_SLOW_S: Final = 2.0
+"""Above the 1.5 s that the append of a host under full load may take. A host that hangs and gets
+2,000 commands a second has most of ``commands_in_flight_max`` by then."""
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -65,13 +68,18 @@ class Outbox:
         measures: EdgeMeasures,
         *,
         on_result: Callable[[str, BatchResult], None],
+        is_crowded: Callable[[], bool] = lambda: False,
     ) -> None:
-        """An empty outbox. ``on_result`` sees the pushes and the incarnation of each answer."""
+        """An empty outbox. ``on_result`` sees the pushes and the incarnation of each answer.
+
+        While ``is_crowded``, no more submissions wait for a host that is slow.
+        """
         self.port = port
         self._name = name
         self._limits = limits
         self._measures = measures
         self._on_result = on_result
+        self._is_crowded = is_crowded
         self._waiting: deque[_Waiting] = deque()
         self._costly: Turns[_Waiting] = Turns()
         self._costly_calls: set[asyncio.Task[None]] = set()
@@ -81,6 +89,8 @@ class Outbox:
         self._flush_is_due = False
         self._is_silent = False
         self._answered_s = -math.inf
+        self.is_slow = False
+        """Has the host answered no call since one that took longer than ``_SLOW_S``?"""
 
     def __len__(self) -> int:
         """How many submissions wait for a call."""
@@ -91,11 +101,12 @@ class Outbox:
     ) -> Reply:
         """Send a submission and return the host's reply.
 
-        The reply is TEMPORARILY_UNAVAILABLE if the outbox is full or the host does not answer, and
-        NOT_OWNER if the host was not reached. A submission that ``can_linger`` leaves with the next
-        one that cannot, or after ``_LINGER_S``.
+        The reply is TEMPORARILY_UNAVAILABLE if the outbox is full, if the host does not answer, or
+        if it is slow and what waits is crowded; and NOT_OWNER if the host was not reached. A
+        submission that ``can_linger`` leaves with the next one that cannot, or after ``_LINGER_S``.
         """
-        if len(self) >= self._limits.outbox_items_max:
+        is_full = len(self) >= self._limits.outbox_items_max
+        if is_full or (self.is_slow and self._is_crowded()):
             return UNAVAILABLE
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
@@ -179,6 +190,7 @@ class Outbox:
         self._measures.call_items.observe(len(batch))
         for waiting in batch:
             self._measures.outbox.observe(started_s - waiting.since_s)
+        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._note_slow, started_s)
         try:
             encoded = _ENCODER.encode([waiting.submission for waiting in batch])
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
@@ -203,10 +215,18 @@ class Outbox:
             self._settle(batch, [UNAVAILABLE] * len(batch))
             return
         finally:
+            slow.cancel()
             self._measures.call.observe(perf_counter() - started_s)
-        self._is_silent = False
+        self._is_silent = self.is_slow = False
         self._answered_s = perf_counter()
         self._on_result(self._name, result)
+
+    def _note_slow(self, started_s: float) -> None:
+        """Note that a call takes long, unless the host has answered another one since its start."""
+        if self._answered_s < started_s:
+            self.is_slow = True
+            if self._is_crowded():
+                self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
         """Answer all that waits for a host that hangs, and was not sent to it.

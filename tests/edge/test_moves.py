@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.dispatch import outbox
 from http_edge.dispatch.hub import SERVICE_RESTART
 from http_edge.server import edge
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, ids
@@ -290,6 +291,37 @@ async def test_what_waits_for_the_owner_of_one_shard_leaves_places_for_the_other
         moving.publish_table()
         statuses = [answer.status for answer in await asyncio.gather(*sent)]
     assert statuses.count(HTTPStatus.OK) == 2
+
+
+@pytest.mark.parametrize("limits", [{"commands_in_flight_max": 4, "batch_items_max": 1}])
+async def test_what_waits_for_a_host_that_hangs_leaves_places_for_the_others(
+    moving: MovingMediator,
+    alice: Identity,
+    bob: Identity,
+    carol: Identity,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await befriended(moving, bob, alice)
+    await befriended(moving, carol, alice)
+    shard = moving.shard_of(bob.did)
+    host = moving.owners[shard].host
+    for other in {moving.shard_of(alice.did), moving.shard_of(carol.did)}:
+        assert other != shard
+        if moving.owners[other].host == host:
+            await moving.move(other)
+    monkeypatch.setattr(outbox, "_SLOW_S", 0.3)
+    held = moving.hosts.hold(b"first")
+    async with asyncio.timeout(WAIT_S):
+        sent = [asyncio.create_task(moving.write(alice, bob, "first"))]
+        await held.arrived.wait()
+        await until(lambda: moving.edges[0]._gateway._outbox(host).is_slow)
+        sent += [asyncio.create_task(moving.write(alice, bob, str(n))) for n in range(3)]
+        refused = await next(asyncio.as_completed(sent))
+        assert refused.refusal == (HTTPStatus.SERVICE_UNAVAILABLE, "TEMPORARILY_UNAVAILABLE")
+        assert (await moving.write(alice, carol, "meanwhile")).status == HTTPStatus.OK
+        held.released.set()
+        statuses = [answer.status for answer in await asyncio.gather(*sent)]
+    assert statuses.count(HTTPStatus.OK) == 3
 
 
 async def places_changed(moving: MovingMediator, busy: Sequence[str]) -> None:

@@ -348,52 +348,6 @@ async def test_reads_at_several_hosts_are_bounded_together() -> None:
     assert await asyncio.gather(*reads) == [memoryview(first.page)] * 4
 
 
-async def test_a_host_that_hangs_takes_no_place_of_reads_at_other_hosts() -> None:
-    setting = Setting(hosts=2, limits=LIMITS.model_copy(update={"reads_in_flight_max": 8}))
-    hanging, other = setting.hosts.values()
-    other.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
-    hanging.hold()
-    theirs, did = sender_and_target(setting)
-    stuck = [read_of(setting, theirs) for _ in range(8)]
-    await hanging.called.wait()
-    assert await asyncio.wait_for(read_of(setting, did), 10) == memoryview(other.page)
-    assert hanging.reading == [theirs] * 2, "as many as it serves at once"
-    hanging.fails = HostUnavailable
-    hanging.answer_all()
-    assert await asyncio.gather(*stuck) == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 8
-
-
-async def test_hosts_that_hang_leave_places_of_reads_to_others_however_many_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gateway, "_PLACE_S_MAX", 0)
-    setting = Setting(hosts=4)
-    *hanging, other = setting.hosts.values()
-    other.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
-    placement = setting.gateway.routes.placement
-    dids = {placement.host_of(placement.partition_of(did)): did for did in map(str, range(99))}
-    stuck = []
-    for host, name in zip(hanging, setting.hosts, strict=False):
-        host.hold()
-        stuck += [read_of(setting, dids[name]) for _ in range(2)]
-    assert await asyncio.wait_for(read_of(setting, dids["host-3"]), 10) == memoryview(other.page)
-    assert [len(host.reading) for host in hanging] == [2] * 3
-    for host in hanging:
-        host.answer_all()
-    await asyncio.gather(*stuck)
-    # Each place was given back once: as many reads as before are under way together.
-    other.hold()
-    hanging[0].hold()
-    reads = [read_of(setting, dids[name]) for name in ("host-0", "host-3") for _ in range(2)]
-    monkeypatch.setattr(gateway, "_PLACE_S_MAX", 60)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert len(hanging[0].held + other.held) == LIMITS.reads_in_flight_max
-    hanging[0].answer_all()
-    other.answer_all()
-    await asyncio.gather(*reads)
-
-
 async def test_what_a_reader_owes_when_its_turn_comes_is_not_read() -> None:
     setting = Setting()
     library = setting.host
