@@ -30,9 +30,18 @@ from actors.core.decide import adds
 from actors.core.erasure import CONTINUED
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Erased, MessagesBeside, Refused, Registered, Reply
+from actors.core.replies import (
+    Done,
+    Erased,
+    MessagesBeside,
+    MessagesPage,
+    Refused,
+    Registered,
+    Reply,
+)
 from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.clock import Clock
+from actors.host.packed_page import FoundPage
 from eventstore.log.seal import command_key
 from http_edge.crypto.canonical_json import takes_long
 from http_edge.decentrl import envelope
@@ -72,6 +81,11 @@ LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
 """Gets an identity, the key of its erase command in the log, and the first step of the erasure."""
 Free: TypeAlias = Callable[[str, bytes], Awaitable[bool]]
 """Releases an identity, as ``didcomm.accounts.ErasedAccounts.free``."""
+_SHRUNK: Final = msgspec.structs.replace(refuse(Refusal.TEMPORARILY_UNAVAILABLE))
+"""A page of messages that lacks some because they were removed before it was read. Its client would
+take it for all that waits."""
+_TRIES_MAX: Final = 3
+"""Each further one needs another device to remove messages within one reading of a page."""
 _UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
@@ -268,9 +282,12 @@ class CommandEndpoint:
         return await self._carry_out(submission, result, size_bytes)
 
     async def _carry_out(
-        self, submission: Submission, result: ValidatedCommand, size_bytes: int
+        self, submission: Submission, result: ValidatedCommand, size_bytes: int, tries: int = 1
     ) -> Answer:
-        """Submit a command part by part, then read the page that it requests, if any."""
+        """Submit a command part by part, then read the page that it requests, if any.
+
+        A page from which messages were removed meanwhile is decided again, as try ``tries`` + 1.
+        """
         reply: Reply = Done()
         for number, part in enumerate(parts(result.command)):
             if number:
@@ -287,7 +304,12 @@ class CommandEndpoint:
                 return _refused(reply, result.rejection, result.unregistered)
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
-            return await self._read_in_turn(Read(result.target_did, result.page, where), result)
+            read = Read(result.target_did, result.page, where)
+            answer = await self._read_in_turn(read, result)
+            if answer is not _SHRUNK or tries == _TRIES_MAX:
+                return answer
+            again = msgspec.structs.replace(submission, claim=None, charge=0.0)
+            return await self._carry_out(again, result, size_bytes, tries + 1)
         if isinstance(result.command, QuerySavedEvents):
             read = Read(result.target_did, result.command.page, result.command.where)
             return await self._read(read, result)
@@ -357,6 +379,13 @@ class CommandEndpoint:
 
         Charge for it as soon as it is here: other requests of the address wait to be read.
         """
+
+        def answering(page: FoundPage) -> Answer:
+            wanted = len(read.where.versions) if isinstance(read.where, WaitingAt) else 0
+            if isinstance(page, MessagesPage) and len(page.messages) < wanted:
+                return _SHRUNK
+            return result.answer(page, result.page)
+
         found = await self._gateway.read(read, is_owing=is_owing)
         if isinstance(found, Refused):
             if found.code is Refusal.INVALID_COMMAND:
@@ -364,7 +393,7 @@ class CommandEndpoint:
                 charge_answer(read.page.bytes_max or 0)
             return reject(page_refused(found, read.page))
         charge_answer(len(found))
-        answer = await answer_of(found, lambda page: result.answer(page, result.page))
+        answer = await answer_of(found, answering)
         charge_answer(answer.size_bytes, read_bytes=len(found))
         return answer
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from eventstore.log.events import MessagesRemoved
+from http_edge.clients.decentrl.records import Page, PendingEvent, drained, page_of
 from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from tests.edge.identities import Identity, Json, contract_request
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
@@ -180,6 +181,70 @@ async def test_a_large_page_of_messages_is_read_beside_the_commands_and_is_whole
     ]
     assert {len(event["payload"]) for event in page["pending_events"]} == {600_000}
     assert {event["sender_did"] for event in page["pending_events"]} == {alice.did}
+
+
+@pytest.mark.parametrize("removed", [1, 10])
+@pytest.mark.usefixtures("friends")
+async def test_a_large_page_is_what_waits_when_it_is_read(
+    mediator: Mediator, alice: Identity, bob: Identity, removed: int
+) -> None:
+    """Another device acknowledges messages of the page while it waits to be read."""
+    ids = [await mediator.delivered(alice, bob, f"{n:x}" * 200_000) for n in range(12)]
+    held = mediator.hosts.hold_pages()
+    async with asyncio.timeout(WAIT_S):
+        asking = asyncio.create_task(mediator.do(bob, "QUERY_PENDING_EVENTS"))
+        await held.arrived.wait()
+        await mediator.do(bob, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=ids[:removed])
+        held.released.set()
+        page = (await asking).payload
+    assert [event["id"] for event in page["pending_events"]] == ids[removed:][:10]
+    assert page["pagination"]["total"] == 12 - removed
+
+
+@pytest.mark.usefixtures("friends")
+async def test_who_drains_a_queue_beside_another_device_takes_all_that_waits(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    ids = [await mediator.delivered(alice, bob, f"{n:x}" * 200_000) for n in range(12)]
+
+    async def read(*, page: int, page_size: int) -> Page[PendingEvent]:
+        pagination = {"page": page, "page_size": page_size}
+        answer = await mediator.do(bob, "QUERY_PENDING_EVENTS", pagination=pagination)
+        return page_of(answer.json, "pending_events", PendingEvent)
+
+    async def acknowledge(ids: Sequence[str]) -> None:
+        await mediator.do(bob, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=list(ids))
+
+    async def drain() -> list[str]:
+        return [event.id async for event in drained(read, acknowledge, 10)]
+
+    held = mediator.hosts.hold_pages()
+    async with asyncio.timeout(WAIT_S):
+        draining = asyncio.create_task(drain())
+        await held.arrived.wait()
+        await acknowledge(ids[:10])
+        held.released.set()
+        assert await draining == ids[10:]
+
+
+@pytest.mark.usefixtures("friends")
+async def test_a_large_page_that_changes_at_each_reading_is_temporarily_unavailable(
+    mediator: Mediator, alice: Identity, bob: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await mediator.delivered(alice, bob, f"{n:x}" * 400_000) for n in range(8)]
+    passing = mediator.hosts.pass_through_pages
+
+    async def removing() -> None:
+        await passing()
+        await mediator.do(bob, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=[ids.pop(0)])
+
+    monkeypatch.setattr(mediator.hosts, "pass_through_pages", removing)
+    answer = await mediator.do(bob, "QUERY_PENDING_EVENTS")
+    assert answer.refusal == (503, "TEMPORARILY_UNAVAILABLE")
+    monkeypatch.undo()
+    page = (await mediator.do(bob, "QUERY_PENDING_EVENTS")).payload
+    assert [event["id"] for event in page["pending_events"]] == ids
+    assert len(ids) == 5, "it was decided three times"
 
 
 @pytest.mark.usefixtures("friends")
