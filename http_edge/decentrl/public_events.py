@@ -30,6 +30,7 @@ from http_edge.decentrl.answers import (
     reject,
     respond,
 )
+from http_edge.decentrl.payloads import PAGE_OFFSET_MAX
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_public, is_owing, page_turn
 from http_edge.settings.settings import Limits
@@ -39,7 +40,7 @@ from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 _DID: Final = re.compile(r"did:[a-z0-9]+:([A-Za-z0-9._:+/=-]|%[0-9A-Fa-f]{2})+")
 _NUMBER: Final = re.compile(r"-?(?=.{1,32}\Z)[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 """A number as JSON writes it, of at most 32 characters: the timestamp of every event is one."""
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_COUNT: Final = re.compile(r"[0-9]{1,16}")
 
 
 PREFIX: Final = "/public/"
@@ -114,6 +115,8 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> Read | Rejec
         return invalid("page, page_size: are whole numbers from 0")
     if not 1 <= int(size) <= limits.public_page_size_max:
         return invalid(f"page_size: is not from 1 to {limits.public_page_size_max}")
+    if int(number) * int(size) > PAGE_OFFSET_MAX:
+        return invalid("page: is beyond any record")
     if any(bound is not None and not _is_number(bound) for bound in (after, before)):
         return invalid("after_timestamp, before_timestamp: are numbers of seconds")
     tags = query.getall("tags", [])

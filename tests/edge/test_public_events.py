@@ -219,6 +219,9 @@ async def test_trap_82_a_malformed_did_is_an_invalid_command(mediator: Mediator,
         "page_size=0",
         "page_size=1001",
         "page_size=9999999999",
+        f"page={2**53}&page_size=1",
+        f"page={2**52}&page_size=2",
+        "page=" + "1" * 17,
         "page=٣",
         "after_timestamp=x",
         "after_timestamp=nan",
@@ -238,6 +241,18 @@ async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
 ) -> None:
     path = f"/public/{alice.did}?{quote(query, safe='=&%')}"
     assert (await mediator.get(path)).refusal == INVALID
+
+
+@pytest.mark.parametrize(("number", "size"), [(10**9, 10), (2**53 - 1, 1)])
+async def test_a_page_beyond_the_last_is_empty_as_in_a_command(
+    mediator: Mediator, alice: Identity, number: int, size: int
+) -> None:
+    await publish(mediator, alice, "1")
+    pagination = {"page": number, "page_size": size}
+    answer = await mediator.get(f"/public/{alice.did}?page={number}&page_size={size}")
+    assert answer.payload == {"events": [], "pagination": {**pagination, "total": 1}}
+    saved = await mediator.do(alice, "QUERY_EVENTS", pagination=pagination)
+    assert saved.payload["pagination"] == {**pagination, "total": 0}
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"tags_per_query_max": 3}}])
