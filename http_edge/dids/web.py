@@ -24,7 +24,8 @@ _HOST: Final = re.compile(
     r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?(?:%3A(?P<port>[0-9]{1,5}))?\Z",
     re.IGNORECASE | re.ASCII,
 )
-_SEGMENT: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~-]+\Z", re.ASCII)
+# The characters of a DID (DID Core 3.1), without escapes.
+_SEGMENT: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]+\Z", re.ASCII)
 _PORTS: Final = range(1, 65_536)
 _HTTPS_PORT: Final = 443
 

@@ -11,6 +11,7 @@ from multidict import MultiDict
 
 from actors.core.submissions import Read
 from http_edge.decentrl import public_events
+from http_edge.dids.web import document_url
 from http_edge.settings.settings import Limits
 from tests.edge.identities import Identity, Json, public_event
 from tests.edge.mediator import LAYOUTS, SUCCESS, WAIT_S, HandClock, Mediator
@@ -300,6 +301,17 @@ def test_trap_82_a_did_web_with_a_port_is_asked_for_with_its_escape_escaped() ->
     other = public_events.read("did:web:example.org%3A8080", query, Limits())
     assert isinstance(other, Read)
     assert other.owner_did == "did:web:example.org:8080"
+
+
+def test_the_public_events_of_each_did_web_that_can_have_a_document_can_be_read() -> None:
+    names = ["example.org%3A8080:a", "EXAMPLE.org%3a8080"]
+    names += [f"example.org:a{chr(code)}b" for code in range(0x80)]
+    dids = [did for did in map("did:web:{}".format, names) if document_url(did) is not None]
+    assert len(dids) == 2 + 26 + 26 + 10 + len("._-:")
+    for did in dids:
+        query = public_events.read(quote(did, safe=""), MultiDict(), Limits())
+        assert isinstance(query, Read), did
+        assert query.owner_did == did
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"public_events_max": 2}}])

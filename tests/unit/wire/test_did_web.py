@@ -438,6 +438,7 @@ def test_the_place_of_a_document_follows_from_the_did(did: str, url: str) -> Non
         "example.com:a/b",
         "example.com:a?b",
         "example.com:a#b",
+        "example.com:~a",
         "example.com/a",
         "example.com?a",
         "example.com#a",
