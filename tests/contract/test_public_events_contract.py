@@ -14,7 +14,9 @@ from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, PageBounds, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
 from eventstore.log.streams import identity_stream
+from tests.contract.conftest import OpenLog
 from tests.examples import examples
+from tests.log.between_statements import appended_between_statements
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, append, message, published, withdrawn
 
@@ -35,6 +37,22 @@ def test_an_event_comes_back_with_all_that_its_signature_covers(log: EventLog) -
         "id", "c\x00", text_of(event.event), ["b", "a", "b"], 7, event.event_signature
     )
     assert (page.events, page.total) == ([expected], 1)
+
+
+def test_the_events_of_a_page_and_their_total_are_those_of_one_moment(
+    log: EventLog, open_another: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, OWNER, published("first", 1), published("second", 2))
+    beside, numbers = open_another(), count(3)
+
+    def append_another() -> None:
+        n = next(numbers)
+        append(beside, OWNER, published(f"beside {n}", -n))
+
+    with appended_between_statements(monkeypatch, append_another):
+        page = log.query_public_events(OWNER, ALL, PageBounds(0, 1))
+    assert next(numbers) > 4, "others appended between its statements"
+    assert ([event.event_id for event in page.events], page.total) == (["second"], 2)
 
 
 def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:

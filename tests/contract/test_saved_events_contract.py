@@ -15,7 +15,9 @@ from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, PageBounds, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from eventstore.log.streams import identity_stream
+from tests.contract.conftest import OpenLog
 from tests.examples import examples
+from tests.log.between_statements import appended_between_statements
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER_DID, OWNER, OWNER_DID, append, message, saved, tagged
 
@@ -72,6 +74,22 @@ def test_ids_are_known_as_those_of_their_owner_alone(log: EventLog) -> None:
     assert log.known_saved_events(OWNER, []) == set()
     many = [f"unknown {number}" for number in range(1_000)]
     assert log.known_saved_events(identity_stream(OTHER_DID), [*many, "other"]) == {"other"}
+
+
+def test_the_events_of_a_page_and_their_total_are_those_of_one_moment(
+    log: EventLog, open_another: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, OWNER, saved("first", 1), saved("second", 2))
+    beside, numbers = open_another(), count(3)
+
+    def append_another() -> None:
+        n = next(numbers)
+        append(beside, OWNER, saved(f"beside {n}", n))
+
+    with appended_between_statements(monkeypatch, append_another):
+        page = log.query_saved_events(OWNER, ALL, PageBounds(0, 1))
+    assert next(numbers) > 4, "others appended between its statements"
+    assert ([event.event_id for event in page.events], page.total) == (["first"], 2)
 
 
 def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:

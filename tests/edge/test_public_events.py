@@ -419,6 +419,18 @@ async def test_public_events_leave_after_the_operators_age_and_their_publisher_g
     assert len(await read(mediator, alice)) == 2
 
 
+async def test_public_events_are_read_after_the_registration_of_their_publisher_has_ended(
+    mediator: Mediator, clock: HandClock, bob: Identity
+) -> None:
+    await mediator.register(bob, lifetime_s=60)
+    await publish(mediator, bob, "said")
+    clock.advance(60)
+    assert (await mediator.publish(bob, "late")).refusal == UNAUTHORIZED
+    assert await read(mediator, bob) == ["said"]
+    await mediator.restart()
+    assert await read(mediator, bob) == ["said"]
+
+
 async def test_a_target_in_another_form_is_the_same(mediator: Mediator, alice: Identity) -> None:
     """A whole URL (RFC 9112, section 3.2.2), and escapes of what needs none (RFC 3986, 6.2.2.2)."""
     port = mediator.ports[0]

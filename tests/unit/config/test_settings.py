@@ -40,6 +40,13 @@ def test_the_defaults_keep_their_own_bounds() -> None:
     assert Settings.model_validate_json(Settings().model_dump_json(), strict=True) == Settings()
 
 
+def test_the_times_of_the_protocol_are_those_of_its_specification() -> None:
+    protocol = Settings().protocol
+    assert protocol.timestamp_window_ms == 5 * 60 * 1_000  # DCTRL-0004 5.1, 10.2
+    assert protocol.socket_auth_s == 10  # 10.1, 10.2
+    assert protocol.ping_interval_s == 30  # 10.4
+
+
 def test_settings_cannot_be_changed_after_the_start() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         setattr(Settings().limits, "queue_messages_max", 1)  # noqa: B010 - types forbid it too
