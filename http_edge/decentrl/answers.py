@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 from actors.core.commands import Page
 from actors.core.decision import exceeds
 from actors.core.refusals import Refusal
-from actors.core.replies import Refused
+from actors.core.replies import ContractRequestsPage, ContractsPage, MessagesPage, Refused
 from actors.host.packed_page import FoundPage, unpack_page
 from http_edge.listener.body_reads import in_reading_thread
 from http_edge.listener.pieced_body import PiecedBody
@@ -168,6 +168,26 @@ async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]
     if len(packed) <= _LARGE_BYTES:
         return answering(unpack_page(packed))
     return await in_reading_thread(lambda: answering(unpack_page(packed)))
+
+
+async def answer_to(reply: object, page: Page | None, answering: Answering) -> Answer:
+    """Make the answer to the reply of a command; as ``answer_of`` if it is a large page."""
+    if _records_bytes(reply) <= _LARGE_BYTES:
+        return answering(reply, page)
+    return await in_reading_thread(lambda: answering(reply, page))
+
+
+def _records_bytes(reply: object) -> int:
+    """The bytes of the longest member of each record of a page; 0 for any other reply."""
+    match reply:
+        case ContractsPage():
+            return sum(len(contract.signed) for contract in reply.contracts)
+        case ContractRequestsPage():
+            return sum(len(request.encrypted_contract_request) for request in reply.requests)
+        case MessagesPage():
+            return sum(len(message.payload) for message in reply.messages)
+        case _:
+            return 0
 
 
 # ---- errors

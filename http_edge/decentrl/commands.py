@@ -50,6 +50,7 @@ from http_edge.decentrl.answers import (
     Answer,
     Rejected,
     answer_of,
+    answer_to,
     page_refused,
     refuse,
     reject,
@@ -313,7 +314,7 @@ class CommandEndpoint:
         if isinstance(result.command, QuerySavedEvents):
             read = Read(result.target_did, result.command.page, result.command.where)
             return await self._read(read, result)
-        answer = result.answer(reply, result.page)
+        answer = await answer_to(reply, result.page, result.answer)
         charge_answer(answer.size_bytes)
         return answer
 

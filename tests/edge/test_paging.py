@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from eventstore.log.events import MessagesRemoved
 from http_edge.clients.decentrl.records import Page, PendingEvent, drained, page_of
 from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
+from http_edge.listener.body_reads import in_reading_thread
 from tests.edge.identities import Identity, Json, contract_request
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
@@ -181,6 +183,33 @@ async def test_a_large_page_of_messages_is_read_beside_the_commands_and_is_whole
     ]
     assert {len(event["payload"]) for event in page["pending_events"]} == {600_000}
     assert {event["sender_did"] for event in page["pending_events"]} == {alice.did}
+
+
+@pytest.mark.parametrize("kind", QUERIES[:3])
+@pytest.mark.usefixtures("friends")
+async def test_the_event_loop_writes_no_large_page(
+    mediator: Mediator, alice: Identity, bob: Identity, kind: str
+) -> None:
+    """Each of more than 256 KiB, and small enough to be read with the command."""
+    long = {"x": "y" * 15_000}
+    for number in range(20):
+        await mediator.delivered(alice, bob, "z" * 15_000)
+        await mediator.befriend(bob, alice, 100 + number, **long)
+        await mediator.send(alice, contract_request(alice, bob.pre_public, long), to=bob)
+    held = threading.Event()
+    working = asyncio.create_task(in_reading_thread(held.wait))
+    try:
+        asking = asyncio.create_task(mediator.do(bob, kind, pagination={"page_size": 20}))
+        assert not (await asyncio.wait([asking], timeout=0.3))[0]
+        for _ in range(2):
+            few = await mediator.do(bob, kind, pagination={"page_size": 1})
+            assert few.status == 200
+    finally:
+        held.set()
+    answer = await asking
+    assert len(answer.body) > 256 * 1024
+    assert answer.payload["pagination"]["page_size"] == 20
+    await working
 
 
 @pytest.mark.parametrize("removed", [1, 10])
