@@ -34,8 +34,8 @@ class Protocol(Section):
     """Choices that DCTRL-0004 leaves to the mediator; the defaults are the specification's."""
 
     timestamp_window_ms: int = Field(default=300_000, ge=1_000, le=TIMESTAMP_WINDOW_MS_MAX)
-    """Largest difference between a command's timestamp and the mediator's clock (DCTRL-0004 5.1).
-    The mediator keeps every nonce for once to twice this time."""
+    """Largest difference between the timestamp of a command (DCTRL-0004 5.1) or of AUTHENTICATE
+    (10.2: 5 minutes) and the mediator's clock. Nonces are kept for once to twice this time."""
     socket_auth_s: float = Field(default=10, gt=0, le=300)
     """Time from upgrade to AUTHENTICATE (10.2), then close 4001."""
     ping_interval_s: float = Field(default=30, gt=0, le=3_600)
@@ -91,7 +91,7 @@ class Rates(Section):
     registrations_per_s: float = Field(default=100, ge=0)
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are
-    26 GB a day. Above this rate newcomers wait; registered identities can still renew. What
+    26 GB a day. Above this rate newcomers wait; Decentrl renewals count, too, but never wait. What
     registration=invitation, allow_list or closed refuses, and an invitation that is used up, does
     not count."""
     registrations_per_address_per_s: float = Field(default=10, ge=0)
