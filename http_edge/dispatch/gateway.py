@@ -89,6 +89,7 @@ class Gateway:
         self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._histories: Counter[str] = Counter()
+        self._reading: Counter[str] = Counter()
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
         self._running = 0
@@ -226,15 +227,12 @@ class Gateway:
             return lambda: owner() != host
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-        page: memoryview | None = None
+        page: memoryview | Refused | None = None
         while page is None:
             host = owner()
             if host is not None:
                 try:
-                    async with self._turn_of(read), self._place_at(host):
-                        if is_owing():
-                            return _RATE_LIMITED
-                        (page,) = await self.port(host).ask(ReadPages([read]))
+                    page = await self._read_at(host, read, is_owing)
                     continue
                 except HostNotReached:
                     pass
@@ -243,9 +241,32 @@ class Gateway:
             asks_again = host is not None
             if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
                 return UNAVAILABLE
-        if page == PAGE_TOO_LARGE:
-            return _PAGE_TOO_LARGE
         return page or UNAVAILABLE
+
+    async def _read_at(
+        self, host: str, read: Read, is_owing: Callable[[], bool]
+    ) -> memoryview | Refused | None:
+        """Read a page at this host; return None if it does not own the identity.
+
+        Reads leave three quarters of the places of all requests for other hosts, if there are any.
+
+        Raises:
+            HostUnavailable: the host has not answered.
+        """
+        reads_max = max(1, self._limits.commands_in_flight_max // 4)
+        if len(self._outboxes) > 1 and self._reading[host] >= reads_max:
+            return UNAVAILABLE
+        self._reading[host] += 1
+        try:
+            async with self._turn_of(read), self._place_at(host):
+                if is_owing():
+                    return _RATE_LIMITED
+                (page,) = await self.port(host).ask(ReadPages([read]))
+                return _PAGE_TOO_LARGE if page == PAGE_TOO_LARGE else page
+        finally:
+            self._reading[host] -= 1
+            if not self._reading[host]:
+                del self._reading[host]
 
     @asynccontextmanager
     async def _place_at(self, host: str) -> AsyncIterator[None]:

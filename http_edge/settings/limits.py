@@ -189,7 +189,7 @@ class Limits(Section):
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
     less than a second of work. Half of them at most wait for the owner of a shard that has none, so
     that the other shards are served; with several hosts, less than half for those that have not
-    answered for 2 s."""
+    answered for 2 s, and of reads of pages a quarter at most for each host."""
     outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
     """Items that wait for one host, and by themselves the sessions of sockets that wait for any
     shard's owner; a client whose session does not fit connects again."""

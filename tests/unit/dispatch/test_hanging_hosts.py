@@ -61,6 +61,31 @@ async def test_hosts_that_hang_leave_places_of_reads_to_others_however_many_hang
     await asyncio.gather(*reads)
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+async def test_reads_that_wait_for_one_of_several_hosts_take_a_quarter_of_the_places(
+    hosts: int,
+) -> None:
+    limits = LIMITS.model_copy(update={"commands_in_flight_max": 16, "reads_in_flight_max": 8})
+    setting = Setting(hosts, limits=limits)
+    dids = sender_and_target(Setting(hosts=2))
+    for host in setting.hosts.values():
+        host.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    page = memoryview(setting.host.page)
+    assert await asyncio.gather(*[read_of(setting, did) for did in dids]) == [page] * 2
+    setting.host.hold()
+    waiting = [read_of(setting, dids[0]) for _ in range(4)]
+    await asyncio.sleep(0)
+    beyond, other = read_of(setting, dids[0]), read_of(setting, dids[1])
+    if hosts == 2:
+        assert await asyncio.wait_for(beyond, 10) == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+        assert await asyncio.wait_for(other, 10) == page
+    setting.host.answer_all()
+    assert await asyncio.gather(*waiting) == [page] * 4
+    if hosts == 1:
+        assert await asyncio.gather(*[beyond, other]) == [page] * 2
+    assert await read_of(setting, dids[0]) == page
+
+
 async def until_slow(setting: Setting, host: str = "host-0") -> None:
     async with asyncio.timeout(10):
         while not setting.gateway._outbox(host).is_slow:  # noqa: ASYNC110 - a timer says so
