@@ -7,7 +7,7 @@ from clients' strings are bytes (PostgreSQL text cannot hold U+0000).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -93,10 +93,6 @@ class LogSession(Session, Protocol):
 
     def clear(self) -> None:
         """Remove all rows, contents, read models and snapshots; constants stay."""
-
-    def overwriting(self) -> AbstractContextManager[None]:
-        """Overwrite the old bytes of rows that change or leave (PostgreSQL does that by itself)."""
-        return nullcontext()
 
     def recount(self) -> None:
         """Recompute the sums that the store keeps of its rows and contents, if it keeps any."""

@@ -128,9 +128,8 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
     with unavailable(), store.writing() as session:
         check_format(stored_settings(session))
         session.keep_out_writers()
-        with session.overwriting():
-            for table in (*MADE, "snapshots"):
-                session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
+        for table in (*MADE, "snapshots"):
+            session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
         queue_depths.forget_totals(session)
         session.recount()
         remake(session, progress=progress)
@@ -342,11 +341,10 @@ class RecorderLog(EventLog):
                 )
             if departure.states:
                 save_states(session, "archived_states", departure.states)
-                with session.overwriting():
-                    session.run_many(
-                        "DELETE FROM snapshots WHERE stream = ? AND version < ?",
-                        sorted((stream.bytes, one.version) for stream, one in departure.states),
-                    )
+                session.run_many(
+                    "DELETE FROM snapshots WHERE stream = ? AND version < ?",
+                    sorted((stream.bytes, one.version) for stream, one in departure.states),
+                )
 
     @override
     def nameless(self) -> Sequence[bytes]:
@@ -431,22 +429,22 @@ def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Sn
     """Replace the states of these streams in a table of states, unless a later one is there.
 
     A former owner may save after the next one, and must not bring back what has left since.
-    The old bytes are overwritten: any state can have names and ids that a later erasure removes
-    from the rows of the log, but that it cannot find in what a replaced state has left in the file.
+    SQLite overwrites the old bytes, except a copy that may stay where it has arranged a page anew:
+    any state can have names and ids that a later erasure removes from the rows of the log, but that
+    it cannot find in what a replaced state has left in the file.
     """
     # In one order, because two that save the same states in PostgreSQL wait for each other's rows.
     rows = [
         (s.bytes, one.version, one.fold, _snapshot_digest(s, one) + one.state)
         for s, one in sorted(states, key=itemgetter(0))
     ]
-    with session.overwriting():
-        session.run_many(
-            f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
-            " ON CONFLICT (stream) DO UPDATE SET"
-            " version = excluded.version, fold = excluded.fold, state = excluded.state"
-            f" WHERE excluded.version >= {table}.version",
-            rows,
-        )
+    session.run_many(
+        f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
+        " ON CONFLICT (stream) DO UPDATE SET"
+        " version = excluded.version, fold = excluded.fold, state = excluded.state"
+        f" WHERE excluded.version >= {table}.version",
+        rows,
+    )
 
 
 def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:

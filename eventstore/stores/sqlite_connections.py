@@ -89,8 +89,10 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # On in some builds. ``eventstore.stores.sqlite_contents`` turns it on where it is needed.
-        connection.execute("PRAGMA secure_delete = OFF")
+        # Any row may have a name that an erasure removes, and any statement may move such a row.
+        # What stays is a copy of a row where SQLite has arranged a page anew: it does not clear
+        # the room between the rows then, until it uses that room again.
+        connection.execute("PRAGMA secure_delete = ON")
         (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
         if (journal_mode, synchronous) != ("wal", 2):

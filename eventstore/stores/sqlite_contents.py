@@ -147,7 +147,8 @@ def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
         pages[position // KEYS].append(position)
     places = json.dumps(list(chain.from_iterable(pages.values())))
     ((size_bytes,),) = cursor.execute(_SIZE, (places,)).fetchall()
-    cursor.execute(_DELETE, (places,))
+    with _not_overwriting(cursor):
+        cursor.execute(_DELETE, (places,))
     cursor.execute(_FORGET, (places,))
     changed: list[tuple[bytes, int]] = []
     empty: list[tuple[int]] = []
@@ -162,8 +163,8 @@ def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
             empty.append((page,))
     # As long as before, so SQLite overwrites them in place. Not by ``blobopen``: a connection of
     # Python remembers each blob that it ever opened.
-    _overwriting(cursor, "UPDATE content_keys SET keys = ? WHERE page = ?", changed)
-    _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
+    cursor.executemany("UPDATE content_keys SET keys = ? WHERE page = ?", changed)
+    cursor.executemany("DELETE FROM content_keys WHERE page = ?", empty)
     return int(size_bytes)
 
 
@@ -187,7 +188,7 @@ def _keys(cursor: sqlite3.Cursor, page: int) -> bytes:
     if found is not None and len(found) == ROW_BYTES:
         return found
     keys = bytes(_OF_SALTS_BYTES) + os.urandom(KEY_BYTES)
-    _overwriting(cursor, "REPLACE INTO content_keys (page, keys) VALUES (?, ?)", [(page, keys)])
+    cursor.execute("REPLACE INTO content_keys (page, keys) VALUES (?, ?)", (page, keys))
     if found is not None:
         _encrypt_anew(cursor, page, found, keys)
     return keys
@@ -227,19 +228,13 @@ def _ends(page: int) -> tuple[int, int]:
 
 
 @contextmanager
-def overwriting(cursor: sqlite3.Cursor) -> Iterator[None]:
-    """Have SQLite overwrite the old bytes of changed and deleted rows with zeros."""
-    cursor.execute("PRAGMA secure_delete = ON")
+def _not_overwriting(cursor: sqlite3.Cursor) -> Iterator[None]:
+    """Have SQLite leave the bytes of deleted contents, which without their keys say nothing.
+
+    It would write each page that they give up once more, to no use.
+    """
+    cursor.execute("PRAGMA secure_delete = OFF")
     try:
         yield
     finally:
-        cursor.execute("PRAGMA secure_delete = OFF")
-
-
-def _overwriting(
-    cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[object, ...]]
-) -> None:
-    """Add, change or remove rows of keys, and have the pages that this empties overwritten."""
-    if parameters:
-        with overwriting(cursor):
-            cursor.executemany(statement, parameters)
+        cursor.execute("PRAGMA secure_delete = ON")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -272,9 +272,9 @@ def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
         if some and not session.resized(changed, some):
             others += some
     if others:
-        is_named = all(depth.did for depth in others)
-        with nullcontext() if is_named else session.overwriting():
-            queue_depths.save(session, others)
+        queue_depths.save(session, others)
+        # The row of an erased identity loses its name: the WAL still has it.
+        session.has_removed |= not all(depth.did for depth in others)
 
 
 class _Session(LogSession):
@@ -283,10 +283,6 @@ class _Session(LogSession):
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.has_removed = False
         self._cursor = cursor
-
-    @override
-    def overwriting(self) -> AbstractContextManager[None]:
-        return sqlite_contents.overwriting(self._cursor)
 
     @override
     def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
@@ -417,12 +413,11 @@ class _Session(LogSession):
 
     @override
     def change_rows(self, rows: Sequence[ChangedRow]) -> int:
-        with self.overwriting():
-            self._cursor.executemany(
-                "UPDATE stored_events SET state = ? WHERE rowid = ? AND state = ?",
-                [(row.after, row.position, row.before) for row in rows],
-            )
-            changed = self._cursor.rowcount
+        self._cursor.executemany(
+            "UPDATE stored_events SET state = ? WHERE rowid = ? AND state = ?",
+            [(row.after, row.position, row.before) for row in rows],
+        )
+        changed = self._cursor.rowcount
         sqlite_sizes.add(self._cursor, sum(len(r.after) - len(r.before) for r in rows), 0)
         self.has_removed = self.has_removed or changed > 0
         return changed
@@ -435,16 +430,14 @@ class _Session(LogSession):
             " AND rowid < (SELECT MAX(rowid) FROM stored_events) AND NOT EXISTS"
             f" (SELECT 1 FROM contents AS c WHERE position = stored_events.rowid AND {NOT_ERASED})"
         )
-        with self.overwriting():  # else names would stay where no later erasure reaches
-            removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
+        removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
         self.has_removed = self.has_removed or removed > 0
         return removed
 
     @override
     def clear(self) -> None:
-        with self.overwriting():
-            for table in (*_OWN_TABLES, *READ_MODELS):
-                self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+        for table in (*_OWN_TABLES, *READ_MODELS):
+            self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
         self.has_removed = True
         self.recount()
 

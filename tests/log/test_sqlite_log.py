@@ -25,11 +25,12 @@ from eventstore.log.event_log import Due, QueueDepth, WaitingQueue
 from eventstore.log.session import Session
 from eventstore.log.streams import identity_stream
 from eventstore.read_models import queue_depths
-from eventstore.stores import sqlite_connections
+from eventstore.stores import sqlite_connections, sqlite_contents
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteRecorder, SqliteStore
+from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -85,14 +86,29 @@ def test_a_failed_transaction_is_undone_and_the_next_one_works(store: SqliteStor
         session.rows("INSERT INTO heartbeat VALUES (2, 2)")
 
 
-def test_what_follows_a_failure_among_overwritten_rows_is_not_overwritten_too(
+def test_what_follows_a_failed_removal_of_contents_is_overwritten_again(
     store: SqliteStore,
 ) -> None:
-    """Pages that are given up would be written once more, to no use."""
-    with pytest.raises(IntegrityError), store.writing() as session, session.overwriting():
-        session.run_many("INSERT INTO heartbeat VALUES (?, ?)", [(1, 1), (None, None)])
+    with store.writer.transaction() as cursor:
+        sqlite_contents.keep(cursor, [(1, b"content")])
+        cursor.execute(
+            "CREATE TRIGGER kept BEFORE DELETE ON contents BEGIN SELECT RAISE(ABORT, 'kept'); END"
+        )
+    with pytest.raises(IntegrityError), store.writer.transaction() as cursor:
+        sqlite_contents.remove(cursor, [1])
     with store.writing() as session:
-        assert session.rows("PRAGMA secure_delete") == [(0,)]
+        assert session.rows("PRAGMA secure_delete") == [(1,)]
+
+
+def test_a_removed_content_is_not_written_once_more(store: SqliteStore, path: Path) -> None:
+    """Without its key it says nothing, and the pages that it gives up are many."""
+    with store.writer.transaction() as cursor:
+        sqlite_contents.keep(cursor, [(1, bytes(1_000_000))])
+    with closing(connect(path)) as beside:
+        beside.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with store.writer.transaction() as cursor:
+        sqlite_contents.remove(cursor, [1])
+    assert 0 < wal_bytes(path) < 100_000
 
 
 def test_a_writing_transaction_has_its_turn_before_its_first_statement(
