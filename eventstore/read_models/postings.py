@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from eventstore.log.codec import decode_whole
+from eventstore.log.codec import decode, decode_whole
 from eventstore.log.errors import PageTooLarge
 from eventstore.log.event_log import PageBounds, StoredRecord
 from eventstore.log.events import Event, Seconds
@@ -291,6 +291,16 @@ def _select(lists: Sequence[ListKey], conditions: _Conditions) -> tuple[str, lis
         return select, [*lists, *bounds]
     select = f"SELECT {columns} FROM postings WHERE list = ?{narrowed}"  # noqa: S608 - own text
     return " UNION ".join([select] * len(lists)), [p for key in lists for p in (key, *bounds)]
+
+
+def facts_of(session: Session, stream: UUID, versions: Collection[int]) -> dict[int, Event]:
+    """The events of a stream by version, without contents, and so whatever became of these.
+
+    Raises:
+        UnknownTopic, CorruptRow: a row cannot be understood.
+    """
+    stored = session.stored(stream, versions)
+    return {version: decode(row.topic, row.state) for version, row in stored.items()}
 
 
 def events_of_page(

@@ -7,16 +7,15 @@ no page: the log was restored from an export that ended before the event was wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from eventstore.log.content import is_there, text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import PageBounds, PublicEvent, PublicEventsFilter, PublicEventsPage
-from eventstore.log.events import (
-    AnyPublicEventPublished,
-)
+from eventstore.log.events import AnyPublicEventPublished, Event
 from eventstore.log.session import Session
 from eventstore.read_models.postings import (
     ListKey,
@@ -24,6 +23,7 @@ from eventstore.read_models.postings import (
     Posting,
     add,
     events_of_page,
+    facts_of,
     list_key,
     list_keys,
     newest,
@@ -51,11 +51,12 @@ def withdraw(
     """
     ids = list_keys(owner, (_ID,), dict.fromkeys(event_ids))
     postings = list(newest(session, ids).values())
+    events = _read(owner, postings, partial(facts_of, session, owner))
     remove(
         session,
         [
             row
-            for posting, published in zip(postings, _read(session, owner, postings), strict=True)
+            for posting, published in zip(postings, events, strict=True)
             if channel_id in (None, published.channel_id)
             for row in on_lists(_lists(owner, published), posting)
         ],
@@ -79,6 +80,8 @@ def query(
         bounds,
         newest_first=True,
     )
+    bytes_max = bounds.bytes_max if len(postings) > 1 else None  # one event may have any size
+    read = partial(events_of_page, session, owner, bytes_max=bytes_max)
     events = [
         PublicEvent(
             event.event_id,
@@ -88,7 +91,7 @@ def query(
             event.timestamp_s,
             event.event_signature,
         )
-        for event in _read(session, owner, postings, bounds.bytes_max)
+        for event in _read(owner, postings, read)
         if is_there(event.event)
     ]
     return PublicEventsPage(events, total)
@@ -108,11 +111,10 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
 
 
 def _read(
-    session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
+    owner: UUID, postings: Sequence[Posting], read: Callable[[set[int]], dict[int, Event]]
 ) -> list[AnyPublicEventPublished]:
-    """Read the events of postings from the log; a single event may have any size."""
-    versions = {posting.version for posting in postings}
-    found = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
+    """The events of postings; ``read`` reads the events at some versions."""
+    found = read({posting.version for posting in postings})
     events = []
     for posting in postings:
         event = found.get(posting.version)

@@ -8,15 +8,15 @@ and as long as the list of exceptions is empty, queries ignore the flag.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache, partial
 from typing import Final
 from uuid import UUID
 
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import PageBounds, SavedEvent, SavedEventsFilter, SavedEventsPage
-from eventstore.log.events import AnyEventSaved, EventTagsUpdated, topics_of
+from eventstore.log.events import AnyEventSaved, Event, EventTagsUpdated, topics_of
 from eventstore.log.session import Session, StoredPosting
 from eventstore.log.streams import identity_stream, stream_of
 from eventstore.read_models.postings import (
@@ -25,6 +25,7 @@ from eventstore.read_models.postings import (
     Posting,
     add,
     events_of_page,
+    facts_of,
     is_empty,
     list_key,
     list_keys,
@@ -74,7 +75,7 @@ def update_tags(
     found = [(before, *last[event_id]) for event_id, before in known(session, owner, last).items()]
     gone: list[StoredPosting] = []
     there: list[StoredPosting] = []
-    read = _read(session, owner, [before for before, _, _ in found])
+    read = _read(owner, [before for before, _, _ in found], partial(facts_of, session, owner))
     for (before, version, update), (saved, tags) in zip(found, read, strict=True):
         others = _others(owner, saved)
         old = _lists(owner, others, tags, processed=saved.processed)
@@ -130,9 +131,11 @@ def query(
         bounds,
         newest_first=False,
     )
+    bytes_max = bounds.bytes_max if len(postings) > 1 else None  # one event may have any size
+    read = partial(events_of_page, session, owner, bytes_max=bytes_max)
     events = [
         SavedEvent(event.event_id, text_of(event.payload), tags, event.timestamp_s)
-        for event, tags in _read(session, owner, postings, bounds.bytes_max)
+        for event, tags in _read(owner, postings, read)
     ]
     return SavedEventsPage(events, total)
 
@@ -167,12 +170,12 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 
 
 def _read(
-    session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
+    owner: UUID, postings: Sequence[Posting], read: Callable[[set[int]], dict[int, Event]]
 ) -> list[tuple[AnyEventSaved, list[str]]]:
-    """Read the events of postings, with current tags; a single event may have any size."""
+    """The events of postings, with current tags; ``read`` reads the events at some versions."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
-    decoded = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
+    decoded = read(versions)
     found = []
     try:
         for posting in postings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -20,6 +21,8 @@ from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_store
+from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
 from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import (
     OTHER,
@@ -31,6 +34,7 @@ from tests.log.samples import (
     published,
     removed,
     saved,
+    tagged,
     withdrawn,
 )
 from tests.log.stored import faults
@@ -126,6 +130,25 @@ def test_a_content_that_was_changed_is_not_handed_out(log: EventLog, log_url: st
     run_sql(log_url, "UPDATE contents SET content = substr(content, 2)")
     with pytest.raises(CorruptRow):
         log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 9))
+
+
+def test_an_event_whose_content_was_changed_gets_other_tags_and_is_listed_anew(
+    log: EventLog, log_url: str
+) -> None:
+    append(log, OWNER, saved("a", tags=["old"]), published("b"))
+    run_sql(log_url, "UPDATE contents SET content = substr(content, 2)")
+    append(log, OWNER, tagged("a", "new"), withdrawn("b", channel="another"))
+    totals = {"old": 0, "new": 1}
+    for tag, total in totals.items():
+        where, bounds = SavedEventsFilter(encrypted_tags=[tag]), PageBounds(9, 9)
+        assert log.query_saved_events(OWNER, where, bounds).total == total
+    append(log, OWNER, withdrawn("b"))
+    public = log.query_public_events(OWNER, PublicEventsFilter(), PageBounds(0, 9))
+    assert public.total == 0
+    with closing(open_store(log_url)) as store:
+        assert wrong_read_models(store) == []
+        rebuild_read_models(store)
+        assert wrong_read_models(store) == []
 
 
 @pytest.fixture
