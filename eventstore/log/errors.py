@@ -15,7 +15,7 @@ LogError
 ├── LogUnfinished    a restore into this log has not come to its end
 ├── LogOfLaterRelease  a later release stored what this one does not know
 ├── ReadModelsMissing  tables that are made from the rows are not there, or empty
-├── NotComparable    the store cannot hold tables to compare those of the log with
+├── NotComparable    the store cannot hold tables to compare those of the log with, or not so long
 ├── LockedElsewhere  another process has the advisory lock
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
@@ -116,7 +116,10 @@ class ReadModelsMissing(LogError):
 
 
 class NotComparable(LogError):
-    """The store cannot hold temporary tables, with which those of the log would be compared."""
+    """The store cannot hold temporary tables, with which those of the log would be compared.
+
+    Or not for so long, because what is written meanwhile takes too much room.
+    """
 
 
 class LockedElsewhere(LogError):

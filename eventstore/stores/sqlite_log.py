@@ -20,7 +20,7 @@ from uuid import UUID
 from eventsourcing.persistence import OperationalError, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import CorruptRow, LogDamaged, LogUnavailable
+from eventstore.log.errors import CorruptRow, LogDamaged, LogUnavailable, NotComparable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
     BYTES_ANY,
@@ -66,6 +66,9 @@ from eventstore.stores.sqlite_tables import (
 
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
 _FAULTS_MAX: Final = 20
+_WAL_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""To which a comparison may let the WAL grow: it reads one snapshot, and beside a mediator SQLite
+uses no room of the WAL again until that ends. Eight times what the WAL has otherwise."""
 _ERASE: Final = (
     "INSERT OR IGNORE INTO erased SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
@@ -171,7 +174,7 @@ class SqliteStore(Store):
             for name in MADE:
                 (table,) = (table for table in TABLES if f" {name} (" in table)
                 cursor.execute(stand_in(table))
-            yield _Session(cursor), "main"
+            yield _Scratch(cursor, self._path), "main"
             connection.rollback()
 
     @override
@@ -448,3 +451,20 @@ class _Session(LogSession):
     @override
     def keep_out_writers(self) -> None:
         """Do nothing: a transaction that writes keeps out all others from its beginning."""
+
+
+class _Scratch(_Session):
+    """The session of a comparison, which ends when the WAL has grown too large beside it."""
+
+    def __init__(self, cursor: sqlite3.Cursor, path: Path) -> None:
+        super().__init__(cursor)
+        self._path = path
+
+    @override
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        if sqlite_sizes.wal_bytes(self._path) > _WAL_BYTES_MAX:
+            raise NotComparable(
+                f"{self._path.name}-wal has more than {_WAL_BYTES_MAX >> 20} MiB, of which the"
+                " mediator can use nothing again meanwhile: check when it has less to do"
+            )
+        return super().log_rows(after, rows_max, bytes_max)

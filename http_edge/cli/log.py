@@ -125,7 +125,9 @@ def verify(
     Then check what is derived from the rows: tables for queries, snapshots, and on SQLite the
     indexes and pages of the file. Exit code 1 if a row was changed, removed, added or moved, which
     is named, or if a table, a snapshot or an index does not match the rows. May run while the
-    mediator serves: it checks up to the present end of the log.
+    mediator serves: it checks up to the present end of the log. On SQLite log.db-wal then grows
+    while tables and pages are checked, and keeps what is erased meanwhile; if it gets larger than
+    1 GiB, the tables are left unchecked, which is printed.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn, to_read=True)

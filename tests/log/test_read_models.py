@@ -28,20 +28,23 @@ from actors.core.commands import (
 )
 from actors.core.replies import MessagesPage
 from actors.host.state_cache import wrong_snapshots
-from eventstore.log.errors import ReadModelsMissing
+from eventstore.log.errors import NotComparable, ReadModelsMissing
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
+from eventstore.read_models import remake as remaking
 from eventstore.read_models.queue_depths import QueueFold
 from eventstore.read_models.remake import Difference, remake
+from eventstore.stores import sqlite_log
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from tests.log.raw_sql import run_sql
-from tests.log.samples import COMMAND, message
+from tests.log.samples import COMMAND, OWNER, append, message
 from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
 
 ME, FRIEND, THIRD = "did:x:me", "did:x:friend", "did:x:third"
 RELEASED, ERASED = "did:x:released", "did:x:erased"
+WRITTEN_BYTES = 1_000_000
 
 
 def fill(url: str) -> None:
@@ -154,6 +157,26 @@ def test_a_check_changes_nothing(url: str, store: Store) -> None:
     run_sql(url, "DELETE FROM postings")
     wrong_read_models(store)
     assert counts(url)["postings"] == 0
+
+
+def test_a_check_ends_before_the_wal_beside_it_grows_too_large(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite uses no room of the WAL again while the check reads its snapshot."""
+    monkeypatch.setattr(remaking, "_ROWS", 1)
+    monkeypatch.setattr(sqlite_log, "_WAL_BYTES_MAX", 2 * WRITTEN_BYTES)
+    pages: list[int] = []
+    with closing(open_log(url)) as log:
+
+        def write_beside(done: int, _: int) -> None:
+            pages.append(done)
+            append(log, OWNER, message(bytes(WRITTEN_BYTES)))
+
+        with pytest.raises(NotComparable, match="-wal has more than"):
+            wrong_read_models(store, progress=write_beside)
+        assert pages == [1, 2]
+        ((is_in_the_way, *_),) = run_sql(url, "PRAGMA wal_checkpoint(TRUNCATE)")
+        assert not is_in_the_way
 
 
 def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(
