@@ -58,6 +58,7 @@ class LogImport:
             ImportRefused: the store holds a log, or an unfinished restore of another mediator.
         """
         with unavailable(), self._store.writing() as session:
+            session.keep_out_writers()  # or what they store after the look at the rows is removed
             found = stored_settings(session)
             earlier = found.get(UNFINISHED)
             if earlier is None and (found or session.log_rows(0, 1, 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,17 @@ from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, SealCheck, log_sections, restore
 from tests.export.samples import Growing, whole_log
 from tests.histories import MEDIATOR, History, random_script
+from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OWNER, append, message, saved, tagged
 from tests.log.stored import copy_log, row_at, tables_of
 
 CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
+DEADLINE_S = 60.0
+_WAITING = (
+    "SELECT 1 FROM pg_locks WHERE NOT granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+"""Whether a transaction in this database waits for a lock."""
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +169,22 @@ def test_a_store_that_holds_something_is_refused(
         with pytest.raises(ImportRefused, match="did:example:another"):
             _import(store)
         assert len(whole_log(log)) == 1
+
+
+def test_what_is_stored_while_a_restore_begins_is_not_removed(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    is_postgres = log_url.startswith("postgresql")
+    with closing(open_store(log_url)) as another, ThreadPoolExecutor(1) as thread:
+        with another.writing() as session:
+            session.import_rows(rows)
+            beginning = thread.submit(_import, store)
+            while is_postgres and not run_sql(log_url, _WAITING):
+                assert not beginning.done()
+        with pytest.raises(ImportRefused, match="a mediator that is not named"):
+            beginning.result(DEADLINE_S)
+    with closing(open_log(log_url)) as log:
+        assert whole_log(log) == rows
 
 
 def test_an_unfinished_restore_of_another_mediator_is_refused(store: Store) -> None:
