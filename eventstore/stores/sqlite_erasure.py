@@ -68,6 +68,7 @@ class Erasure:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._fault = ""
 
     def wanted(self) -> None:
@@ -76,7 +77,9 @@ class Erasure:
         If the thread cannot be started, that is logged, and the next call tries again.
         """
         self._wanted.set()
-        if self._thread is None and not self._stopped.is_set():
+        with self._starting:
+            if self._thread is not None or self._stopped.is_set():
+                return
             thread = threading.Thread(target=self._work, name="erasure", daemon=True)
             try:
                 thread.start()
@@ -89,7 +92,8 @@ class Erasure:
         """End the thread, and do the rest of its work now if no reader is in the way."""
         self._stopped.set()
         self._wanted.set()
-        thread, self._thread = self._thread, None
+        with self._starting:
+            thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
             self._purged()

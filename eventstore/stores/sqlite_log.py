@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -206,6 +207,7 @@ class SqliteRecorder(SqlRecorder):
         self._writer = writer
         self._readers = readers
         self.unsaved = UnsavedBytes()
+        self._turn = threading.Lock()
         self._steps: LastSteps = {}
 
     @override
@@ -218,32 +220,31 @@ class SqliteRecorder(SqlRecorder):
         **_: Any,
     ) -> Sequence[int]:
         gone = erased_by(stored_events, events) if events else []
-        with self._writer.transaction() as cursor:
-            cursor.executemany(
-                "INSERT INTO stored_events VALUES (?, ?, ?, ?)",
-                [
-                    (self._stored_stream(s.originator_id), s.originator_version, s.topic, s.state)
-                    for s in stored_events
-                ],
-            )
-            # New rowids follow the greatest one, and no other transaction writes now.
-            newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
-            session = _Session(cursor)
-            first = newest - len(stored_events) + 1
-            kept = [
-                (position, content.stored)
-                for position, event in enumerate(events, first)
-                if (content := content_of(event)) is not None and content.stored is not None
-            ]
-            contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
-            if gone:
-                session.erase(gone)
-            unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
-            if events:
-                update_read_models(session, stored_events, events, self._steps)
-            if depths:
-                _save_depths(session, depths)
-        self.unsaved = unsaved
+        rows = [
+            (self._stored_stream(s.originator_id), s.originator_version, s.topic, s.state)
+            for s in stored_events
+        ]
+        with self._turn:  # until the sums have this append, too
+            with self._writer.transaction() as cursor:
+                cursor.executemany("INSERT INTO stored_events VALUES (?, ?, ?, ?)", rows)
+                # New rowids follow the greatest one, and no other transaction writes now.
+                newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
+                session = _Session(cursor)
+                first = newest - len(stored_events) + 1
+                kept = [
+                    (position, content.stored)
+                    for position, event in enumerate(events, first)
+                    if (content := content_of(event)) is not None and content.stored is not None
+                ]
+                contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
+                if gone:
+                    session.erase(gone)
+                unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
+                if events:
+                    update_read_models(session, stored_events, events, self._steps)
+                if depths:
+                    _save_depths(session, depths)
+            self.unsaved = unsaved
         if session.has_removed:
             self._writer.erased()
         return list(range(first, newest + 1))

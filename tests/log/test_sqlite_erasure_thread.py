@@ -20,6 +20,8 @@ from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OWNER, append, message
 from tests.log.test_sqlite_erasure import opened, until
 
+NOT_LATER_S = 0.5
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -136,6 +138,28 @@ def test_no_thread_starts_after_the_end(path: Path, passes: Passes) -> None:
     erasure.wanted()
     assert erasure._thread is None
     assert passes.count == 0
+
+
+def test_of_two_first_erasures_at_the_same_time_one_starts_the_thread(
+    path: Path, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erasure = Erasure(lambda: connect(path), threading.Lock(), passes.remove, within_s=0.0)
+    another = threading.Thread(target=erasure.wanted)
+    started, start = [], threading.Thread.start
+
+    def start_beside_another(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 1:
+            start(another)
+            another.join(NOT_LATER_S)  # it ends in this time, unless it waits for this one
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_beside_another)
+    erasure.wanted()
+    another.join()
+    erasure.stop()
+    assert len(started) == 1
+    assert not started[0].is_alive()
 
 
 @pytest.mark.usefixtures("log")

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.read_models import queue_depths
 from eventstore.stores import sqlite_connections, sqlite_contents
 from eventstore.stores.open_log import open_log
+from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteRecorder, SqliteStore
@@ -35,6 +36,7 @@ from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
 DEADLINE_S = 20.0
+NOT_LATER_S = 0.5
 
 
 @pytest.fixture
@@ -118,6 +120,30 @@ def test_a_writing_transaction_has_its_turn_before_its_first_statement(
         with store.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
             another.execute("BEGIN IMMEDIATE")
         another.execute("BEGIN IMMEDIATE")
+
+
+def test_what_two_threads_append_counts_in_the_sums_of_both(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RecorderLog(store)
+    another = threading.Thread(target=append, args=(log, OTHER, message()))
+    transaction, ended = store.writer.transaction, [0]
+
+    @contextmanager
+    def followed_by_another() -> Iterator[sqlite3.Cursor]:
+        with transaction() as cursor:
+            yield cursor
+        ended[0] += 1
+        if ended[0] == 1:
+            another.start()
+            another.join(NOT_LATER_S)  # it ends in this time, unless it waits for this one
+
+    monkeypatch.setattr(store.writer, "transaction", followed_by_another)
+    append(log, OWNER, message())
+    another.join()
+    with store.reading() as session:
+        ((facts_bytes,),) = session.rows("SELECT sum(length(state)) FROM stored_events")
+    assert log.storage().facts_bytes == facts_bytes
 
 
 def test_readers_are_not_kept_waiting_by_a_writer(store: SqliteStore) -> None:
