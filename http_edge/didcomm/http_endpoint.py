@@ -31,8 +31,8 @@ from http_edge.settings.settings import DidComm
 
 _CLOSE_CODES_FROM: Final = 4_000
 """Close codes from here to 4999 are for private use (RFC 6455, section 7.4.2)."""
-_SENT_S_MAX: Final = 2.0
-"""How long a network may take to accept an answer before its messages are offered again."""
+_STALLED_S_MAX: Final = 2.0
+"""How long no byte of an answer may arrive before its messages are offered again."""
 
 
 def close_code(what: RejectionReason) -> int:
@@ -124,7 +124,11 @@ class DidCommEndpoint:
             # the kernel sends it even if we are killed.
             await response.prepare(http_request)
             await response.write_eof()
-            arrived = await all_sent(http_request.transport, seconds_max=_SENT_S_MAX)
+            arrived = await all_sent(
+                http_request.transport,
+                seconds_max=self._settings.lease_s,
+                stalled_s_max=_STALLED_S_MAX,
+            )
         except ConnectionError:
             arrived = False
         if arrived:

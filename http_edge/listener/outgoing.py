@@ -188,14 +188,18 @@ class Outgoing:
                     await self._socket.close(code=self._close_code, message=self._close_reason)
 
 
-async def all_sent(transport: asyncio.BaseTransport | None, *, seconds_max: float) -> bool:
+async def all_sent(
+    transport: asyncio.BaseTransport | None, *, seconds_max: float, stalled_s_max: float = math.inf
+) -> bool:
     """Wait until the other side has acknowledged every byte that was written (TCP).
 
-    False if the connection breaks before, or after ``seconds_max``. Whether the other *program* has
-    read the bytes cannot be known.
+    False if the connection breaks before, after ``seconds_max``, or if no further byte was
+    acknowledged for ``stalled_s_max``. Whether the other *program* has read the bytes cannot be
+    known.
     """
     loop = asyncio.get_running_loop()
     deadline, pause_s = loop.time() + seconds_max, _POLL_S_MIN
+    least, stalled_from = math.inf, loop.time()
     while transport is not None and not transport.is_closing():
         connection = transport.get_extra_info("socket")
         if connection is None:
@@ -205,11 +209,15 @@ async def all_sent(transport: asyncio.BaseTransport | None, *, seconds_max: floa
             # answers what is written; the kernel counts the bytes as unacknowledged for ever.
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 return False
-            if not _unacknowledged_bytes(connection.fileno()):
-                return True
+            count = _unacknowledged_bytes(connection.fileno())
         except OSError:
             return False
-        if loop.time() >= deadline:
+        if not count:
+            return True
+        now = loop.time()
+        if count < least:
+            least, stalled_from = count, now
+        if now >= min(deadline, stalled_from + stalled_s_max):
             return False
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _POLL_S_MAX)

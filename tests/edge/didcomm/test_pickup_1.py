@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import WSMsgType
 
@@ -313,3 +314,43 @@ async def test_many_questions_at_once_on_one_socket_are_all_answered(
             await socket.raw.send_bytes(status)
             if opened(bob.connection, await socket.data())["message_count"] == 0:
                 break
+
+
+async def _posted(mediator: Mediator, envelope: bytes) -> socket.socket:
+    """A connection that has sent a request, and whose machine takes few bytes at a time."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1_000)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", mediator.ports[0]))
+    head = f"POST /didcomm HTTP/1.1\r\nHost: m\r\nContent-Length: {len(envelope)}\r\n\r\n"
+    await loop.sock_sendall(client, head.encode() + envelope)
+    return client
+
+
+async def test_who_reads_slowly_gets_a_message_whole_and_once(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    """The kernel has the whole answer long before the client: it waits longer than a stall."""
+    await network.write(bob, "x" * 40_000)
+    request = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **routed())
+    loop = asyncio.get_running_loop()
+    with await _posted(mediator, request) as client:
+        said, started_at = bytearray(), loop.time()
+        size_bytes: int | None = None
+        async with asyncio.timeout(WAIT_S):
+            while size_bytes is None or len(said) < size_bytes:
+                said += await loop.sock_recv(client, 1_500)
+                head, found, _ = said.partition(b"\r\n\r\n")
+                if found:
+                    length = head.lower().partition(b"content-length:")[2].split()[0]
+                    size_bytes = len(head) + len(found) + int(length)
+                await asyncio.sleep(0.08)  # the pace of the client, about 12 KiB/s
+        assert loop.time() - started_at > 4
+        batch = bob.connection.open(bytes(said.partition(b"\r\n\r\n")[2]))
+        (attached,) = batch["messages~attach"]
+        assert bob.read(orjson.dumps(attached["message"])) == "x" * 40_000
+        # A message that was released instead would come at once.
+        assert await bob.wallet.batch(1, SHORT_MS) == []
+    assert (await bob.wallet.pickup1_status()).message_count == 0
