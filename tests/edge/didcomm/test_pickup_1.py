@@ -354,3 +354,21 @@ async def test_who_reads_slowly_gets_a_message_whole_and_once(
         # A message that was released instead would come at once.
         assert await bob.wallet.batch(1, SHORT_MS) == []
     assert (await bob.wallet.pickup1_status()).message_count == 0
+
+
+@pytest.mark.parametrize("name", ["batch-pickup", "noop"])
+async def test_who_reads_nothing_of_an_answer_and_is_gone_gets_its_message_again(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, name: str
+) -> None:
+    """The kernel had the whole answer, and the client's machine only a part."""
+    await network.write(bob, "x" * 20_000)
+    request = sealed(bob.connection, PICKUP + name, batch_size=1, **routed())
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    with await _posted(mediator, request) as client:
+        loop.add_reader(client, begun.set)
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        loop.remove_reader(client)
+        assert (await bob.wallet.pickup1_status()).message_count == 1
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["x" * 20_000]
