@@ -348,7 +348,7 @@ async def test_who_reads_slowly_gets_a_message_whole_and_once(
                     size_bytes = len(head) + len(found) + int(length)
                 await asyncio.sleep(0.08)  # the pace of the client, about 12 KiB/s
         assert loop.time() - started_at > 4
-        batch = bob.connection.open(bytes(said.partition(b"\r\n\r\n")[2]))
+        batch = opened(bob.connection, bytes(said.partition(b"\r\n\r\n")[2]))
         (attached,) = batch["messages~attach"]
         assert bob.read(orjson.dumps(attached["message"])) == "x" * 40_000
         # A message that was released instead would come at once.
