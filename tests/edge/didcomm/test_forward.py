@@ -248,3 +248,13 @@ async def test_an_envelope_for_us_and_others_is_for_us(network: WalletNetwork, b
     body = pack(orjson.dumps(question), [bob.key, SERVICE.public], sender)
     assert (await network.post(body)).status == 200
     assert await bob.drained() == []
+
+
+PAID = {"per_address_per_s": 10, "burst_s": 10, "unproven_tokens": 16}
+
+
+@pytest.mark.parametrize("settings", [{"rates": PAID}])
+async def test_the_address_pays_for_each_of_several_recipients(network: WalletNetwork) -> None:
+    names = [*keys(4)]
+    envelopes = [pack(orjson.dumps(fresh()), names, SENDER) for _ in range(3)]
+    assert [(await network.post(one)).status for one in envelopes] == [202, 202, 429]
