@@ -23,6 +23,7 @@ from actors.core.commands import (
     QueueMessage,
     SaveContract,
 )
+from actors.core.cost import COSTLY
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
@@ -316,6 +317,31 @@ def test_costly_commands_of_one_transaction_have_a_bound(log: EventLog, owner: H
         result(answered)
     running.writer.stop()
     assert taken == [[30.0, 30.0], [30.0], [31.0], [90.0]]
+
+
+def test_what_is_costly_takes_half_of_the_time_at_most(
+    log: EventLog, owner: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A costly transaction takes 1 s here and a cheap one 0.25 s, so four come between two."""
+    now_s = 0.0
+    monkeypatch.setattr("actors.host.writer.perf_counter", lambda: now_s)
+    running = Running(owner, log, work_max=1, costly_max=30)
+    taken = transactions_of(running, owner)
+    execute = owner.execute
+
+    def timed(items: Sequence[tuple[str, Submission]]) -> Any:
+        nonlocal now_s
+        now_s += 1 if items[0][1].cost > COSTLY else 0.25
+        return execute(items)
+
+    owner.execute = timed  # type: ignore[method-assign]
+    answers = [running.submit(costing(cost)) for cost in [1.0] * 10 + [30.0] * 3]
+    running.writer.start()
+    for answered in answers:
+        result(answered)
+    running.writer.stop()
+    between = [[1.0]] * 4
+    assert taken == [[1.0], [30.0], *between, [30.0], *between, [30.0], [1.0]]
 
 
 def test_a_sender_that_comes_late_does_not_wait_for_all_that_another_has_sent(
