@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,23 @@ async def test_trap_72_ping_frames_do_not_stop_the_clock(mediator: Mediator) -> 
     async with mediator.upgrade() as socket:
         await socket.raw.ping()
         assert await refused(socket) == ("AUTH_TIMEOUT", 4001)
+
+
+@pytest.mark.parametrize("settings", [{"protocol": {"socket_auth_s": 0.3}}])
+async def test_trap_72_pings_that_never_pause_do_not_start_the_clock_anew(
+    mediator: Mediator,
+) -> None:
+    async def pings(socket: Socket) -> None:
+        while True:
+            await socket.raw.ping()
+            await asyncio.sleep(0.05)  # several times as often as the clock is long
+
+    async with mediator.upgrade() as socket:
+        pinging = asyncio.create_task(pings(socket))
+        async with asyncio.timeout(WAIT_S):
+            assert await refused(socket) == ("AUTH_TIMEOUT", 4001)
+        pinging.cancel()
+        await asyncio.wait([pinging])
 
 
 def _with(**members: Any) -> Callable[[Json], Json]:
