@@ -25,6 +25,7 @@ from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request, hand_over
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.in_flight import parked
 from http_edge.listener.outgoing import all_sent
 from http_edge.listener.small_answer import SmallAnswer
 from http_edge.settings.settings import DidComm
@@ -124,11 +125,12 @@ class DidCommEndpoint:
             # the kernel sends it even if we are killed.
             await response.prepare(http_request)
             await response.write_eof()
-            arrived = await all_sent(
-                http_request.transport,
-                seconds_max=self._settings.lease_s,
-                stalled_s_max=_STALLED_S_MAX,
-            )
+            with parked():  # a client that reads slowly takes no place of others
+                arrived = await all_sent(
+                    http_request.transport,
+                    seconds_max=self._settings.lease_s,
+                    stalled_s_max=_STALLED_S_MAX,
+                )
         except ConnectionError:
             arrived = False
         if arrived:

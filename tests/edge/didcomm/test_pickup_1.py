@@ -356,6 +356,21 @@ async def test_who_reads_slowly_gets_a_message_whole_and_once(
     assert (await bob.wallet.pickup1_status()).message_count == 0
 
 
+@pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 1}}])
+async def test_who_reads_an_answer_slowly_takes_no_place_of_others(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    await network.write(bob, "x" * 20_000)
+    request = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **routed())
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    with await _posted(mediator, request) as client:
+        loop.add_reader(client, begun.set)
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        loop.remove_reader(client)
+        assert (await bob.wallet.pickup1_status()).message_count == 1
+
+
 @pytest.mark.parametrize("name", ["batch-pickup", "noop"])
 async def test_who_reads_nothing_of_an_answer_and_is_gone_gets_its_message_again(
     network: WalletNetwork, bob: Bob, mediator: Mediator, name: str
