@@ -50,6 +50,7 @@ _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
 _PUNCTUATION: Final = str.maketrans("", "", "._-")
 
 
+@lru_cache(maxsize=_TYPES_CACHED_MAX)
 def folded(name: str) -> str:
     """Return the name of a protocol or message as types are compared: without case and punctuation.
 

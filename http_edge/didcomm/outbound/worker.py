@@ -382,7 +382,7 @@ class DeliveryWorker:
         """
         time_s, alone = asyncio.get_running_loop().time, []
         for message in failed:
-            is_late = time_s() >= until_s
+            is_late = self._ending.is_set() or time_s() >= until_s
             if is_late or await self._send(destination, connection, message) is not _ACCEPTED:
                 alone.append(message)
             else:

@@ -200,6 +200,28 @@ async def test_an_endpoint_that_is_missing_for_a_moment_gets_everything_without_
     assert await network.waiting(ALICE) == 0
 
 
+async def test_what_failed_for_a_moment_is_not_sent_again_by_an_edge_that_ends(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    *bad, good = envelopes(3)
+    await network.connect(ALICE, agents.url(), queued=[*bad, good])
+    workers = network.workers(agents.lookup)
+
+    async def ends(envelope: bytes) -> web.StreamResponse:
+        if envelope == good:
+            ending.append(asyncio.create_task(workers.close(WAIT_S)))
+            await asyncio.sleep(0)
+        return web.Response(status=200 if envelope == good else 404)
+
+    ending = list[asyncio.Task[None]]()
+    agents.answer = ends
+    workers.wake(ALICE)
+    await agents.has(3)
+    await asyncio.gather(*ending)
+    assert agents.received == [*bad, good]
+    assert await network.waiting(ALICE) == 2
+
+
 @pytest.mark.parametrize("code", [CLOSED, 403, 404, 410, 429, 502, 503])
 async def test_an_endpoint_that_takes_nothing_for_a_while_gets_everything_in_order(
     network: DeliveryNetwork, agents: AgentHost, code: int
