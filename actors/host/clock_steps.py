@@ -56,8 +56,8 @@ class ClockSteps:
         since_ms = 0 if newest_ms is None else clock() - newest_ms
         if since_ms <= -_STEP_MS:
             _LOG.warning(
-                "the clock of this machine is %s s behind the newest record: what is recorded now"
-                " expires earlier by as much once it is right again",
+                "the clock of this machine is %s s behind the newest record: unless it was ahead"
+                " then, what is recorded now expires earlier by as much",
                 round(-since_ms / 1000),
             )
         if settles_s and since_ms >= _STEP_MS:

@@ -34,6 +34,7 @@ from eventstore.stores.recorder_log import (
     unavailable,
 )
 
+_HOLD: Final = "UPDATE settings SET value = value WHERE name = ?"
 _KEEP: Final = "UPDATE settings SET value = value WHERE name = ? AND value = ?"
 
 
@@ -58,6 +59,8 @@ class LogImport:
             ImportRefused: the store holds a log, or an unfinished restore of another mediator.
         """
         with unavailable(), self._store.writing() as session:
+            # In the order of ``_writing``: first the row, then the tables.
+            session.run_many(_HOLD, [(UNFINISHED.encode(),)])
             session.keep_out_writers()  # or what they store after the look at the rows is removed
             found = stored_settings(session)
             earlier = found.get(UNFINISHED)

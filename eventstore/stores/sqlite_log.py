@@ -171,6 +171,7 @@ class SqliteStore(Store):
         ):
             require_read_models(self._connect)
             cursor.execute("PRAGMA temp_store = FILE")
+            sqlite_sizes.give_back_wal(cursor)
             cursor.execute("BEGIN")
             for name in MADE:
                 (table,) = (table for table in TABLES if f" {name} (" in table)

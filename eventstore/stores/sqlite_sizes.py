@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ TABLES: Final = (
     END
     """,
 )
+_BUSY_MS: Final = 50
 MADE_LAST: Final = "fact_removed"
 _BEGIN: Final = """
     INSERT INTO log_bytes SELECT 0, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM stored_events)
@@ -112,6 +114,19 @@ def figures(cursor: sqlite3.Cursor, path: Path, unsaved: UnsavedBytes) -> Storag
         free_bytes=free * page_bytes,
         used_bytes=held_bytes + in_wal,
     )
+
+
+def give_back_wal(cursor: sqlite3.Cursor) -> None:
+    """Let the WAL have the size of what is kept for readers, if it can be given back just now.
+
+    A copied WAL keeps its size, and is written again from its beginning.
+    """
+    (timeout_ms,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    # Meanwhile nothing is written.
+    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+    with suppress(sqlite3.Error):  # of a connection that may only read, for example
+        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    cursor.execute(f"PRAGMA busy_timeout = {timeout_ms}")
 
 
 def wal_bytes(path: Path) -> int:

@@ -35,10 +35,10 @@ from tests.log.stored import copy_log, row_at, tables_of
 CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
 DEADLINE_S = 60.0
 _WAITING = (
-    "SELECT 1 FROM pg_locks WHERE NOT granted"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    "SELECT 1 FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
-"""Whether a transaction in this database waits for a lock."""
+"""Whether a transaction in this database waits for a lock, of a table or of a row."""
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +205,24 @@ def test_of_two_restores_the_later_one_goes_on(
         first.finish({"mediator_did": "did:example:another"})
     with closing(open_log(log_url)) as log:
         assert log.settings() == CONSTANTS
+
+
+def test_a_restore_that_begins_while_another_one_writes_waits_for_that_write(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    first, is_postgres = _import(store, "one"), log_url.startswith("postgresql")
+    with closing(open_store(log_url)) as another, ThreadPoolExecutor(1) as thread:
+        with first._writing() as session:
+            beginning = thread.submit(_import, another, "two")
+            while is_postgres and not run_sql(log_url, _WAITING):
+                assert not beginning.done()
+            session.import_rows(rows)
+        second = beginning.result(DEADLINE_S)
+        with pytest.raises(ImportRefused, match="another restore"):
+            first.write(rows, [])
+        restore([LogSection(rows)], second, CONSTANTS)
+    with closing(open_log(log_url)) as log:
+        assert whole_log(log) == rows
 
 
 def test_a_row_that_is_not_as_it_was_sealed_stops_the_restore(

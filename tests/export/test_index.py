@@ -378,11 +378,14 @@ def test_a_run_of_any_length_is_checked_with_a_bounded_part_of_its_entries_in_me
     assert max(sizes) <= 16 + largest
 
 
+@pytest.mark.parametrize("is_chosen", [True, False])
 def test_a_run_that_does_not_fit_into_temporary_files_is_no_damage(
-    sample: SampleExport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_chosen: bool
 ) -> None:
+    missing = str(tmp_path / "none")
     monkeypatch.setattr(verify_index, "HELD_ENTRIES_MAX", 16)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", missing if is_chosen else None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [missing])
     with pytest.raises(ExportUnavailable, match="none"):
         sample.check()
 

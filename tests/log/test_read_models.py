@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -38,6 +39,7 @@ from eventstore.read_models.remake import Difference, remake
 from eventstore.stores import sqlite_log
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
+from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.raw_sql import run_sql
 from tests.log.samples import COMMAND, OWNER, append, message
 from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
@@ -177,6 +179,21 @@ def test_a_check_ends_before_the_wal_beside_it_grows_too_large(
         assert pages == [1, 2]
         ((is_in_the_way, *_),) = run_sql(url, "PRAGMA wal_checkpoint(TRUNCATE)")
         assert not is_in_the_way
+
+
+def test_a_wal_that_is_large_from_before_keeps_no_check_from_being_made(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_log, "_WAL_BYTES_MAX", 2 * WRITTEN_BYTES)
+    file = Path(url.removeprefix("sqlite:"))
+    with closing(open_log(url)) as log:
+        with closing(sqlite3.connect(file)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM stored_events").fetchall()
+            for _ in range(3):
+                append(log, OWNER, message(bytes(WRITTEN_BYTES)))
+        assert wal_bytes(file) > 2 * WRITTEN_BYTES
+        assert wrong_read_models(store) == []
 
 
 def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(

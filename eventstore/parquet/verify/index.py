@@ -80,7 +80,7 @@ def _in_file(entries: pa.UInt64Array) -> pa.UInt64Array:
             file.flush()
             mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
     except OSError as error:
-        raise ExportUnavailable(tempfile.gettempdir(), str(error)) from error
+        raise ExportUnavailable(tempfile.tempdir or "a temporary file", str(error)) from error
     return pa.Array.from_buffers(pa.uint64(), len(entries), [None, pa.py_buffer(mapped)])
 
 
