@@ -13,6 +13,7 @@ from aiohttp import WSMsgType
 
 from actors.core.replies import Notice
 from http_edge.decentrl import frames
+from http_edge.dispatch import outbox
 from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
@@ -394,9 +395,10 @@ async def test_a_socket_that_is_gone_is_forgotten_by_its_host(
 
 
 async def test_a_session_that_ends_late_does_not_end_the_next_one(
-    mediator: Mediator, friends: None
+    mediator: Mediator, friends: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under load two calls to a host are under way, and one may overtake the other."""
+    monkeypatch.setattr(outbox, "_SECOND_CALL_ITEMS", 1)  # however slowly the load comes
     ending = mediator.hosts.hold(b"CloseSession")
     async with mediator.socket(BOB):
         pass
