@@ -106,7 +106,8 @@ class Outbox:
         submission that ``can_linger`` leaves with the next one that cannot, or after ``_LINGER_S``.
         """
         is_full = len(self) >= self._limits.outbox_items_max
-        if is_full or (self.is_slow and self._is_crowded()):
+        # One that is idle sends its first submission, which shows whether the host is still slow.
+        if is_full or (self.is_slow and not self.is_idle and self._is_crowded()):
             return UNAVAILABLE
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()

@@ -160,3 +160,30 @@ async def test_all_places_may_wait_for_the_only_host_however_slow_it_is(
         await asyncio.sleep(0)
     setting.host.answer_all()
     assert await asyncio.gather(*sent) == [Done()] * 8
+
+
+async def test_a_host_that_is_back_after_a_slow_call_that_failed_serves_while_another_one_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_SLOW_S", 0)
+    limits = LIMITS.model_copy(update={"commands_in_flight_max": 8, "batch_items_max": 1})
+    setting = Setting(hosts=2, limits=limits)
+    hanging, back = setting.hosts.values()
+    theirs, did = sender_and_target(setting)
+    back.hold()
+    lost = commands_for(setting, did, 1)
+    await until_slow(setting, "host-1")
+    back.fails = HostUnavailable
+    back.answer_all()
+    assert await asyncio.gather(*lost) == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)]
+    back.fails = None
+    hanging.hold()
+    stuck = commands_for(setting, theirs, 1)
+    await until_slow(setting)
+    stuck += commands_for(setting, theirs, 4)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert setting.gateway._is_crowded()
+    assert await setting.gateway.submit(setting.submission(did)) == Done()
+    hanging.answer_all()
+    await asyncio.gather(*stuck)
