@@ -348,14 +348,13 @@ class DeliveryWorker:
             if outcome is _ACCEPTED:
                 delivered += 1
                 self._accept(message.message_id)
-                alone = failed
-                if not is_passing:
-                    alone = await self._again(destination, connection, failed, send_until_s)
-                    delivered += len(failed) - len(alone)
+                alone, unsent = [each.message_id for each in failed], 0
                 # The endpoint works, so these failed for what they are.
-                ids = [failure.message_id for failure in alone]
-                self._queue.passed.update(dict.fromkeys((self.did, each) for each in ids))
-                refused += ids
+                self._queue.passed.update(dict.fromkeys((self.did, each) for each in alone))
+                if not is_passing:
+                    alone, unsent = await self._again(destination, connection, failed, send_until_s)
+                    delivered += len(failed) - len(alone) - unsent
+                refused += alone
                 failed, last = [], None
             elif outcome in refusals or (self.did, message.message_id) in self._queue.passed:
                 refused.append(message.message_id)
@@ -375,19 +374,21 @@ class DeliveryWorker:
         connection: Connection,
         failed: Sequence[DeliveredMessage],
         until_s: float,
-    ) -> list[DeliveredMessage]:
-        """Send them once more, none after ``until_s``; return those that have failed twice.
+    ) -> tuple[list[str], int]:
+        """Send them once more, none after ``until_s``, which the next batch begins with.
 
         One answer is no proof that an endpoint refuses a message: it may have been starting.
+        Return the ids of those that have failed twice, and how many were not sent.
         """
-        time_s, alone = asyncio.get_running_loop().time, []
-        for message in failed:
-            is_late = self._ending.is_set() or time_s() >= until_s
-            if is_late or await self._send(destination, connection, message) is not _ACCEPTED:
-                alone.append(message)
-            else:
+        alone = list[str]()
+        for number, message in enumerate(failed):
+            if self._ending.is_set() or asyncio.get_running_loop().time() >= until_s:
+                return alone, len(failed) - number
+            if await self._send(destination, connection, message) is _ACCEPTED:
                 self._accept(message.message_id)
-        return alone
+            else:
+                alone.append(message.message_id)
+        return alone, 0
 
     async def _close_batch(
         self,

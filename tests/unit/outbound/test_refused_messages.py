@@ -219,7 +219,7 @@ async def test_what_failed_for_a_moment_is_not_sent_again_by_an_edge_that_ends(
     await agents.has(3)
     await asyncio.gather(*ending)
     assert agents.received == [*bad, good]
-    assert await network.waiting(ALICE) == 2
+    assert (await network.state(ALICE)).available == 2
 
 
 @pytest.mark.parametrize("code", [CLOSED, 403, 404, 410, 429, 502, 503])
