@@ -356,18 +356,23 @@ async def test_who_reads_slowly_gets_a_message_whole_and_once(
     assert (await bob.wallet.pickup1_status()).message_count == 0
 
 
+async def _readable(client: socket.socket) -> None:
+    """Return when the first bytes of an answer are here, and read none of them."""
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(client, begun.set)
+    async with asyncio.timeout(WAIT_S):
+        await begun.wait()
+    loop.remove_reader(client)
+
+
 @pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 1}}])
 async def test_who_reads_an_answer_slowly_takes_no_place_of_others(
     network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     await network.write(bob, "x" * 20_000)
     request = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **routed())
-    loop, begun = asyncio.get_running_loop(), asyncio.Event()
     with await _posted(mediator, request) as client:
-        loop.add_reader(client, begun.set)
-        async with asyncio.timeout(WAIT_S):
-            await begun.wait()
-        loop.remove_reader(client)
+        await _readable(client)
         assert (await bob.wallet.pickup1_status()).message_count == 1
 
 
@@ -378,12 +383,8 @@ async def test_who_reads_nothing_of_an_answer_and_is_gone_gets_its_message_again
     """The kernel had the whole answer, and the client's machine only a part."""
     await network.write(bob, "x" * 20_000)
     request = sealed(bob.connection, PICKUP + name, batch_size=1, **routed())
-    loop, begun = asyncio.get_running_loop(), asyncio.Event()
     with await _posted(mediator, request) as client:
-        loop.add_reader(client, begun.set)
-        async with asyncio.timeout(WAIT_S):
-            await begun.wait()
-        loop.remove_reader(client)
+        await _readable(client)
         assert (await bob.wallet.pickup1_status()).message_count == 1
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["x" * 20_000]
