@@ -254,7 +254,7 @@ class Gateway:
             HostUnavailable: the host has not answered.
         """
         reads_max = max(1, self._limits.commands_in_flight_max // 4)
-        if len(self._outboxes) > 1 and self._reading[host] >= reads_max:
+        if self._reading[host] >= reads_max and len(self._living) > 1:
             return UNAVAILABLE
         self._reading[host] += 1
         try:
@@ -349,15 +349,18 @@ class Gateway:
         Never with one host: there is no other to leave places for.
         """
         waiting = sum(len(outbox) for outbox in self._outboxes.values() if outbox.is_slow)
-        return len(self._outboxes) > 1 and waiting >= self._half_of_places
+        return waiting >= self._half_of_places and len(self._living) > 1
+
+    @property
+    def _living(self) -> set[str]:
+        return {*self.routes.hosts(), *self.routes.dedicated_hosts()}
 
     def _forget_idle(self) -> None:
         """Close the idle outboxes of dead hosts: dedicated hosts come and go, and each gets one.
 
         Live hosts keep their outboxes: closing a connection would end the sessions at the host.
         """
-        living = {*self.routes.hosts(), *self.routes.dedicated_hosts()}
-        for host in self._outboxes.keys() - living:
+        for host in self._outboxes.keys() - self._living:
             if self._outboxes[host].is_idle:
                 self._outboxes.pop(host).port.close()
 

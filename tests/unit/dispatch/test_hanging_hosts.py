@@ -12,6 +12,7 @@ from actors.core.replies import Done, Refused, Reply
 from actors.host.port import HostUnavailable
 from eventstore.log.event_log import SavedEventsPage
 from http_edge.dispatch import gateway, outbox
+from http_edge.telemetry.edge_measures import EdgeMeasures
 from tests.unit.dispatch.test_gateway import LIMITS, Setting, read_of, sender_and_target
 
 
@@ -152,6 +153,8 @@ async def test_all_places_may_wait_for_the_only_host_however_slow_it_is(
     monkeypatch.setattr(outbox, "_SLOW_S", 0)
     limits = LIMITS.model_copy(update={"commands_in_flight_max": 8, "batch_items_max": 1})
     setting = Setting(limits=limits)
+    ended = outbox.Outbox("ended", setting.host, limits, EdgeMeasures(), on_result=print)
+    setting.gateway._outboxes["ended"] = ended  # of a dedicated host
     setting.host.hold()
     sent = commands_for(setting, "did:a:0", 1)
     await until_slow(setting)
