@@ -35,8 +35,7 @@ from tests.log.stored import copy_log, row_at, tables_of
 CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
 DEADLINE_S = 60.0
 _WAITING = (
-    "SELECT 1 FROM pg_stat_activity"
-    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
 """Whether a transaction in this database waits for a lock, of a table or of a row."""
 
