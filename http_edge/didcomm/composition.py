@@ -121,7 +121,7 @@ class DidCommMediator:
         )
         invitations = invitations_of(settings, self.own_dids.key)
         admission = Admission(didcomm, invitations, clock=clock)
-        unknown_dids = UnknownDids(identities, envelopes.seen, fetched)
+        unknown_dids = UnknownDids(identities, envelopes.seen, fetched, self.own_dids.names)
         enrolment = Enrolment(admission, dependencies.keylists, unknown_dids.service_of, own)
         inbound = _inbound(
             envelopes,

@@ -356,7 +356,7 @@ class Inbound:
     async def _outcome(self, request: Request) -> Outcome:
         kind = request.message.type
         # Before a handler is looked for: pickup 1.0 answers every unknown name with a report.
-        if kind.is_problem_report or kind.name == "ack":
+        if kind.is_problem_report or kind.is_ack:
             return NOTHING
         handler = self._table.find(kind)
         if isinstance(handler, Problem):

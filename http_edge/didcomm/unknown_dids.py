@@ -9,7 +9,7 @@ few at a time (``http_edge.dids.fetched``). A message waits for a fetch only whi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, TypeAlias
 
 from actors.core.commands import FindKeyOwner, QueryConnection
@@ -66,14 +66,22 @@ def methods(clock: Clock) -> Mapping[str, FetchedMethod[AgentDocument]]:
 class UnknownDids:
     """Learns DIDs for the messages of one edge."""
 
-    def __init__(self, identities: Identities, seen: SeenDids, fetched: AgentDids | None) -> None:
+    def __init__(
+        self,
+        identities: Identities,
+        seen: SeenDids,
+        fetched: AgentDids | None,
+        own_names: Container[str] = (),
+    ) -> None:
         """Learn DIDs for ``seen``.
 
         Ask ``identities`` for hashed DIDs, and ``fetched``, unless None, for web documents.
+        ``own_names`` are the names of this mediator (``recipient_names``).
         """
         self._identities = identities
         self._seen = seen
         self._fetched = fetched
+        self._own_names = own_names
         self._waiting: Counter[str] = Counter()
 
     async def learn(self, did: str, command: bytes) -> RejectionReason | None:
@@ -94,9 +102,12 @@ class UnknownDids:
         """Return the service of a message's sender from its document or its mediator's document.
 
         ``TEMPORARILY_UNAVAILABLE`` if the mediator's document cannot be fetched now: an agent that
-        is taken for one without a service would lose the endpoint that it has.
+        is taken for one without a service would lose the endpoint that it has. None if the mediator
+        is this one: it needs no document to leave the agent's messages in its queue.
         """
         mediator = self._seen.mediator_to_learn(message.sender_did)
+        if mediator and canonical_name(mediator) in self._own_names:
+            return None
         if mediator and await self._fetch(mediator) in _PASSING:
             return Refusal.TEMPORARILY_UNAVAILABLE
         return self._seen.service_of(message.sender_did)

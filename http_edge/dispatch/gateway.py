@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from actors.core.commands import GrantMediation, Listen, OpenSession, Register
+from actors.core.commands import GrantMediation, Register
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
@@ -29,7 +29,7 @@ from actors.host.port import (
 )
 from actors.host.question_threads import THREADS
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
-from http_edge.dispatch.outbox import Outbox
+from http_edge.dispatch.outbox import SESSIONS, Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -167,7 +167,7 @@ class Gateway:
             now = self._next_step(self._aimed(submission))
             return (now.host, now.partition) != (step.host, step.partition)
 
-        is_session = isinstance(submission.command, OpenSession | Listen)
+        is_session = isinstance(submission.command, SESSIONS)
         return await self._wait_until(
             is_so, ends_at, asks_again=step.host is not None, is_session=is_session
         )
@@ -344,12 +344,12 @@ class Gateway:
         return outbox
 
     def _is_crowded(self) -> bool:
-        """Does what waits for slow hosts take half of the places of all requests?
+        """Do submissions to slow hosts take half of the places of all requests?
 
         Never with one host: there is no other to leave places for.
         """
-        waiting = sum(len(outbox) for outbox in self._outboxes.values() if outbox.is_slow)
-        return waiting >= self._half_of_places and len(self._living) > 1
+        places = sum(outbox.places for outbox in self._outboxes.values() if outbox.is_slow)
+        return places >= self._half_of_places and len(self._living) > 1
 
     @property
     def _living(self) -> set[str]:

@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from actors.core.commands import Listen, OpenSession
 from actors.core.cost import COSTLY
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Reply
 from actors.core.submissions import Submission
@@ -46,6 +47,8 @@ later, and the submission usually shares its call and commit with others."""
 _SLOW_S: Final = 2.0
 """Above the 1.5 s that the append of a host under full load may take. A host that hangs and gets
 2,000 commands a second has most of ``commands_in_flight_max`` by then."""
+SESSIONS: Final = (OpenSession, Listen)
+"""Commands of sockets outside of any request, which hold none of ``commands_in_flight_max``."""
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -89,6 +92,8 @@ class Outbox:
         self._flush_is_due = False
         self._is_silent = False
         self._answered_s = -math.inf
+        self.places = 0
+        """Submissions of requests that wait for a call or for its answer."""
         self.is_slow = False
         """Has the host answered no call since one that took longer than ``_SLOW_S``?"""
 
@@ -102,30 +107,37 @@ class Outbox:
         """Send a submission and return the host's reply.
 
         The reply is TEMPORARILY_UNAVAILABLE if the outbox is full, if the host does not answer, or
-        if it is slow and what waits is crowded; and NOT_OWNER if the host was not reached. A
+        if it is slow and ``is_crowded``; and NOT_OWNER if the host was not reached. A
         submission that ``can_linger`` leaves with the next one that cannot, or after ``_LINGER_S``.
         """
         is_full = len(self) >= self._limits.outbox_items_max
         # One that is idle sends its first submission, which shows whether the host is still slow.
         if is_full or (self.is_slow and not self.is_idle and self._is_crowded()):
             return UNAVAILABLE
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Reply] = loop.create_future()
-        waiting = _Waiting(submission, reply, size_bytes, perf_counter())
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        places = 0 if isinstance(submission.command, SESSIONS) else 1
+        self.places += places
+        try:
+            waiting = _Waiting(submission, reply, size_bytes, perf_counter())
+            self._put(waiting, can_linger=can_linger)
+            return await reply
+        finally:
+            self.places -= places
+
+    def _put(self, waiting: _Waiting, *, can_linger: bool) -> None:
+        loop, submission = asyncio.get_running_loop(), waiting.submission
         if submission.cost > COSTLY:
             self._costly.put(submission.source, submission.cost, waiting)
             self._send_costly()
-            return await reply
-        if can_linger:
+        elif can_linger:
             self._lingering.append(waiting)
             if self._linger is None:
                 self._linger = loop.call_later(_LINGER_S, self._stop_lingering)
-            return await reply
-        self._waiting.append(waiting)
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            loop.call_soon(self._flush)
-        return await reply
+        else:
+            self._waiting.append(waiting)
+            if not self._flush_is_due:
+                self._flush_is_due = True
+                loop.call_soon(self._flush)
 
     @property
     def is_idle(self) -> bool:

@@ -103,6 +103,11 @@ class MessageType(msgspec.Struct, frozen=True):
         """Whether it is a problem report of any protocol, never answered with another."""
         return folded(self.name) == "problemreport"
 
+    @property
+    def is_ack(self) -> bool:
+        """Whether it is an ack of any protocol, which nothing answers."""
+        return folded(self.name) == "ack"
+
     def capped(self, minor_max: int) -> MessageType:
         """Return the type with its minor version capped."""
         if self.minor <= minor_max:

@@ -50,4 +50,4 @@ def families() -> Sequence[Family]:
 def _is_due(message: Message) -> bool:
     kind = message.type
     is_routing = message.is_forward or kind.family == "routing"
-    return message.wants_ack and not (is_routing or kind.name == "ack" or kind.is_problem_report)
+    return message.wants_ack and not (is_routing or kind.is_ack or kind.is_problem_report)

@@ -31,7 +31,7 @@ from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
 from tests.edge.didcomm.test_rotated_accounts import moved, packed
 from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.identities import Json
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import MEDIATOR_DID, Mediator
 from tests.unit.outbound.agent_host import agent_host
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host
@@ -346,6 +346,14 @@ async def test_an_agent_whose_mediators_host_is_no_text_in_punycode_fetches_its_
     ping = ask_of("trust-ping/2.0/ping", response_requested=True)
     assert (await say(network, wallet.connection.pack(ping))).status == 202
     assert host.looked_up == [("xn--a.com", 443)]
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_an_agent_that_names_the_mediator_as_its_own_enrols_without_a_document_of_it(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    await connected(network, did_method="peer2", endpoint=MEDIATOR_DID)
+    assert (host.looked_up, host.requests) == ([], [])
 
 
 @pytest.mark.parametrize("settings", [ENABLED])

@@ -63,13 +63,14 @@ async def test_a_ping_is_answered_to_whom_it_came_from_by_whom_it_was_for(
             assert pong["thid"] == f"ping-{number}"
 
 
-async def test_a_report_of_an_unknown_protocol_is_not_answered_with_another(
-    network: WalletNetwork,
+@pytest.mark.parametrize("name", ["problem-report", "ack", "ACK"])
+async def test_a_report_or_an_ack_of_an_unknown_protocol_is_not_answered_with_a_report(
+    network: WalletNetwork, name: str
 ) -> None:
     keys, did = await served_keys(network.mediator), CAROL.dids.peer4
     fragment, key = next(iter(keys.agreement.items()))
     for protocol in (NEW_PREFIX + "nothing/1.0", "https://example.com/lunch/1.0"):
-        message = ping(did, type=f"{protocol}/problem-report")
+        message = ping(did, type=f"{protocol}/{name}")
         body = CAROL.pack(message, Recipient(f"{keys.did}#{fragment}", key), did)
         answer = await network.post(body, content_type=MEDIA_TYPE)
         assert (answer.status, answer.body) == (202, b""), protocol

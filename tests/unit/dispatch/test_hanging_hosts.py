@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from actors.core.commands import OpenSession
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
 from actors.host.port import HostUnavailable
@@ -99,8 +100,8 @@ def commands_for(setting: Setting, did: str, count: int) -> list[asyncio.Task[Re
     ]
 
 
-@pytest.mark.parametrize("waiting", [3, 4])
-async def test_what_waits_for_a_host_that_hangs_takes_less_than_half_of_the_places(
+@pytest.mark.parametrize("waiting", [2, 3])
+async def test_commands_for_a_host_that_hangs_take_less_than_half_of_the_places(
     monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
     monkeypatch.setattr(outbox, "_SLOW_S", 0)
@@ -117,13 +118,32 @@ async def test_what_waits_for_a_host_that_hangs_takes_less_than_half_of_the_plac
     assert await setting.gateway.submit(setting.submission(other)) == Done()
     setting.host.answer_all()
     # What had come before the host was slow is refused if it is half of all, or else the rest.
-    refused = [0] * 4 + [0, 1] if waiting == 3 else [0] + [1] * 4 + [0, 0]
+    refused = [0] * 3 + [0, 1] if waiting == 2 else [0] + [1] * 3 + [0, 0]
     expected = [Refused(Refusal.TEMPORARILY_UNAVAILABLE) if each else Done() for each in refused]
     assert await asyncio.gather(*sent, *more) == expected
     setting.host.hold()
-    again = commands_for(setting, did, 1 + 3)
+    again = commands_for(setting, did, 1 + 2)
     setting.host.answer_all()
-    assert await asyncio.gather(*again) == [Done()] * 4
+    assert await asyncio.gather(*again) == [Done()] * 3
+
+
+async def test_sessions_of_sockets_at_a_slow_host_take_no_place_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_SLOW_S", 0)
+    limits = LIMITS.model_copy(update={"commands_in_flight_max": 8, "batch_items_max": 1})
+    setting = Setting(hosts=2, limits=limits)
+    did, _ = sender_and_target(setting)
+    setting.host.hold()
+    sent = commands_for(setting, did, 1)
+    await until_slow(setting)
+    opening = msgspec.structs.replace(setting.submission(did), command=OpenSession("edge/1/1"))
+    sent += [asyncio.create_task(setting.gateway.submit(opening)) for _ in range(4)]
+    sent += commands_for(setting, did, 1)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    setting.host.answer_all()
+    assert await asyncio.gather(*sent) == [Done()] * 6
 
 
 async def test_several_hosts_that_hang_share_half_of_the_places(
@@ -134,7 +154,7 @@ async def test_several_hosts_that_hang_share_half_of_the_places(
     setting = Setting(hosts=2, limits=limits)
     sent: list[asyncio.Task[Reply]] = []
     first, second = sender_and_target(setting)
-    for name, did, waiting in (("host-0", first, 2), ("host-1", second, 1)):
+    for name, did, waiting in (("host-0", first, 1), ("host-1", second, 0)):
         setting.hosts[name].hold()
         sent += commands_for(setting, did, 1 + waiting)
         await until_slow(setting, name)
@@ -144,7 +164,7 @@ async def test_several_hosts_that_hang_share_half_of_the_places(
     assert await asyncio.wait_for(beyond[0], 10) == refused
     for host in setting.hosts.values():
         host.answer_all()
-    assert await asyncio.gather(*sent) == [Done()] * 6
+    assert await asyncio.gather(*sent) == [Done()] * 4
 
 
 async def test_all_places_may_wait_for_the_only_host_however_slow_it_is(
