@@ -15,6 +15,11 @@ from http_edge.listener.connection import Connection
 from http_edge.listener.transfers import Pace, Transfer, Transfers
 from http_edge.settings.settings import Limits
 
+PARKED_BODY_BYTES_MAX: Final = 8_192
+"""Bytes of a body that may wait with its request for messages: it counts in ``bodies_bytes_max``
+until it is answered, and those of all ``waiters_max`` requests leave a third of that to others. A
+request for messages is smaller, also in an envelope from a long did:peer."""
+
 
 class InFlight:
     """Counts requests in progress, bodies, and open sockets, and says whether there is room.
@@ -44,10 +49,12 @@ class InFlight:
         """Is there room for one more request?"""
         return not self.draining and self.requests < self._limits.commands_in_flight_max
 
-    def begin(self, connection: Connection | None = None) -> Token[_Current | None]:
+    def begin(
+        self, connection: Connection | None = None, body_bytes: int = 0
+    ) -> Token[_Current | None]:
         """Count a request of this connection as in progress until ``end`` gets the token."""
         self.requests += 1
-        return _CURRENT.set(_Current(self, connection))
+        return _CURRENT.set(_Current(self, connection, body_bytes))
 
     def end(self, token: Token[_Current | None]) -> None:
         """End the request of this token from ``begin``: it is answered or has failed."""
@@ -92,9 +99,16 @@ class InFlight:
 class _Current(NamedTuple):
     in_flight: InFlight
     connection: Connection | None
+    body_bytes: int
 
 
 _CURRENT: Final[ContextVar[_Current | None]] = ContextVar("in_flight", default=None)
+
+
+def may_park() -> bool:
+    """Is the body of the current request small enough to wait with it for messages?"""
+    current = _CURRENT.get()
+    return current is None or current.body_bytes <= PARKED_BODY_BYTES_MAX
 
 
 @contextmanager
@@ -107,7 +121,7 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
     if (current := _CURRENT.get()) is None:
         yield
         return
-    in_flight, connection = current
+    in_flight, connection, _ = current
     in_flight.requests -= 1
     if connection is not None:
         connection.when_left = end

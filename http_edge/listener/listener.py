@@ -310,7 +310,7 @@ class HttpListener:
                     return self._reject(request, Rejection.TOO_BUSY)
                 charge_body(len(body))
                 started_s = perf_counter()
-                token = in_flight.begin(peer_of(request))
+                token = in_flight.begin(peer_of(request), len(body))
                 try:
                     return await handle(request, body)
                 finally:

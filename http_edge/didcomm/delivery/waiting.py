@@ -19,7 +19,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.dids.fetched import may_take
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.address_charge import paying_address
-from http_edge.listener.in_flight import counted, parked
+from http_edge.listener.in_flight import counted, may_park, parked
 
 
 class Wake:
@@ -73,9 +73,12 @@ class Waiting:
 
     @asynccontextmanager
     async def listening(self, did: str) -> AsyncIterator[Wake]:
-        """Yield a wake for the envelopes of an identity; it listens from before the block."""
+        """Yield a wake for the envelopes of an identity; it listens from before the block.
+
+        A request with a large body is answered as if its wait were over: the body would wait, too.
+        """
         wake = Wake()
-        crowded = self._hub.subscribers_of(did) >= self._per_identity_max
+        crowded = self._hub.subscribers_of(did) >= self._per_identity_max or not may_park()
         address = paying_address() or ""  # empty: no address has a rate, or a share
         held = self._waiting_of[address] if address else 0
         if crowded or not may_take(held, self._free):

@@ -19,6 +19,7 @@ from aiohttp import WSMsgType
 from http_edge.clients.didcomm import ProblemReported
 from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.listener.in_flight import PARKED_BODY_BYTES_MAX
 from http_edge.server.hosts import placement_of
 from tests.edge.didcomm.newer_wallets import connected
 from tests.edge.didcomm.wallet_network import (
@@ -173,6 +174,19 @@ async def test_a_long_poll_over_http_ends_as_its_client_leaves(
     mediation = mediator.edges[0]._mediation
     assert mediation is not None
     assert not mediation.sockets._dependencies.waiting._waiting_of
+
+
+async def test_a_long_poll_with_a_large_body_is_answered_at_once(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """The body would wait with it, in the room that the bodies of all addresses share."""
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    padding = "x" * PARKED_BODY_BYTES_MAX
+    named = {**routed(), **timing, "batch_size": 1, "padding": padding}
+    poll = sealed(bob.connection, PICKUP + "batch-pickup", **named)
+    async with asyncio.timeout(WAIT_S):
+        answer = await network.post(poll)
+    assert opened(bob.connection, answer.body)["messages~attach"] == []
 
 
 async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(
