@@ -250,7 +250,7 @@ class RayIdentityHost(IdentityHost):
             prepare(options.name)
             self._open(options, prepare)
         except Exception as error:
-            if is_tried_again or isinstance(error, MemoryError) or _is_restart():
+            if is_tried_again or isinstance(error, MemoryError) or is_restart():
                 end_failed_start(error)
             _LOG.critical("the start failed", exc_info=error)
             raise
@@ -361,7 +361,7 @@ class RayDedicatedHost(RayIdentityHost):
             os._exit(0)
 
 
-def _is_restart() -> bool:
+def is_restart() -> bool:
     """Did Ray start this actor again? Also if Ray does not say: then it may have."""
     try:
         with warnings.catch_warnings():

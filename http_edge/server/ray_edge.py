@@ -17,7 +17,7 @@ from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort, HostUnavailable
 from actors.host.vital_thread import end_failed_start, end_process
 from actors.placement.placer_link import PlacerLink, PlacerLinks
-from actors.ray.processes import Prepare
+from actors.ray.processes import Prepare, is_restart
 from http_edge.crypto.mediator_keys import load
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.dispatch.routes import Routes
@@ -45,8 +45,19 @@ class RayEdge:
     def __init__(
         self, name: str, settings: Settings, prepare: Prepare, public_halves: tuple[bytes, bytes]
     ) -> None:
-        """An edge of the mediator with the keys of these ``MediatorKeys.public_halves``."""
-        prepare(name)
+        """An edge of the mediator with the keys of these ``MediatorKeys.public_halves``.
+
+        If a restart fails, the process ends and is started again.
+        """
+        try:
+            prepare(name)
+            self._open(name, settings, public_halves)
+        except Exception as error:
+            if is_restart():
+                end_failed_start(error)
+            raise
+
+    def _open(self, name: str, settings: Settings, public_halves: tuple[bytes, bytes]) -> None:
         self._settings = settings
         self._public_halves = public_halves
         self._name = name

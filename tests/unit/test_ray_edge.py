@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from actors.core.partitioning import dedicated_host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
+from actors.host import vital_thread
 from http_edge.crypto.mediator_keys import MediatorKeys, create
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.ray_edge import RayEdge, _on_loop_fault
@@ -29,6 +31,24 @@ async def test_an_edge_ends_when_its_connections_run_out_of_memory_and_for_no_ot
     assert not codes
     loop.call_exception_handler({"message": "a fault", "exception": MemoryError()})
     assert codes == [70]
+
+
+def test_an_edge_that_cannot_be_made_ends_its_process_so_that_it_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    def prepare(_name: str) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(vital_thread, "_RESTART_S", 0)
+    with pytest.raises(Ended, match="70"):
+        RayEdge("edge-0", Settings(data_dir=tmp_path), prepare, (b"", b""))
 
 
 @pytest.mark.parametrize(
