@@ -235,10 +235,10 @@ class _Mediator:
             if self._stopping.is_set():
                 await self._node.stop()
                 return int(self._exit)
-        watching = [asyncio.create_task(each) for each in self._start()]
-        watching += [asyncio.create_task(self._serve_once_back(number)) for number in self._away]
-        serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges.values()]
-        serving.append(asyncio.create_task(self._clock.run()))
+        watching = [self._vital(each) for each in self._start()]
+        watching += [self._vital(self._serve_once_back(number)) for number in self._away]
+        serving = [self._vital(self._keep_serving(edge)) for edge in self._edges.values()]
+        serving.append(self._vital(self._clock.run()))
         try:
             async with metrics_served(self._scrape().seen, self._metrics, self._token):
                 if await self._unless_stopping(self._until_ready()):
@@ -249,8 +249,22 @@ class _Mediator:
             for task in watching:
                 task.cancel()
             await self._stop([*serving, *watching])
-            await asyncio.gather(*self._beside)
+            await asyncio.gather(*self._beside, return_exceptions=True)
         return int(self._exit)
+
+    def _vital(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what nothing else does; if it fails, the mediator ends, and is started again."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _LOG.critical("the main process failed", exc_info=error)
+                if not self._stopping.is_set():
+                    self._exit = Exit.INTERNAL
+                    self._stopping.set()
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        return task
 
     def _stop_on(self, number: signal.Signals) -> None:
         _LOG.info("stopping", extra={"signal": number.name})
@@ -294,7 +308,7 @@ class _Mediator:
         self, number: int, *, is_late: bool = False
     ) -> Iterator[Coroutine[Any, Any, None]]:
         """Start the hosts of a database, its export and its archiving; yield as ``_start``."""
-        self._beside.append(asyncio.create_task(self._work_beside(number)))
+        self._beside.append(self._vital(self._work_beside(number)))
         first = self._settings.hosts * number
         for index in range(first, first + self._settings.hosts):
             options = host_options(self._settings, index)
@@ -311,7 +325,10 @@ class _Mediator:
         """
         while True:
             await asyncio.sleep(_AWAY_S)
-            why = await _aside(partial(why_unserved, self._settings, number))
+            try:
+                why = await _aside(partial(why_unserved, self._settings, number))
+            except RuntimeError:  # no thread can be started now
+                continue
             if why is None:
                 break
             if why != self._away[number]:

@@ -101,6 +101,39 @@ async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_wha
     assert (mediator._hosts, mediator._edges) == ({}, {})
 
 
+async def test_a_database_is_looked_at_again_when_there_was_no_thread_to_look_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, nothing = list[int](), object()
+
+    def full(*_: object) -> str:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("can't start new thread")
+        raise ReferenceError("looked at again")
+
+    monkeypatch.setattr(serve, "_AWAY_S", 0)
+    monkeypatch.setattr(serve, "_aside", full)
+    settings = Settings(data_dir=tmp_path)
+    mediator: Any = serve._Mediator(settings, {0: ""}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    with pytest.raises(ReferenceError):
+        await mediator._serve_once_back(0)
+
+
+async def test_a_mediator_ends_when_a_part_of_its_main_process_fails(tmp_path: Path) -> None:
+    nothing = object()
+
+    async def failing() -> None:
+        raise RuntimeError("can't start new thread")
+
+    settings = Settings(data_dir=tmp_path)
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator._vital(failing())
+    async with asyncio.timeout(WAIT_S):
+        await mediator._stopping.wait()
+    assert mediator._exit == Exit.INTERNAL
+
+
 @pytest.mark.parametrize(
     "address", ["notify", f"@poste-test-notify-{os.getpid()}"], ids=["in a file", "abstract"]
 )
