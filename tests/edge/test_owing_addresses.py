@@ -47,12 +47,12 @@ async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_pa
         assert not edge.cuts(Cut.OWING)
 
 
-async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_come_by_a_proxy(
+async def test_of_requests_beyond_a_rate_hundreds_wait_and_by_proxies_a_bounded_number(
     tmp_path: Path,
 ) -> None:
     request, now_ms, proxy = REQUESTS["GET"], system_clock(), ip_network("127.0.0.3")
     slow = Rates(limited_answer_s=10, trusted_proxies=(proxy,))
-    async with edge_with(tmp_path, lambda: now_ms, slow) as edge:
+    async with edge_with(tmp_path, lambda: now_ms, slow, connections_per_address_max=322) as edge:
         clients = [await edge.connect(b"", "127.0.0.2") for _ in range(322)]
         await until(lambda: len(edge.listener.connections) == len(clients))
         edge.listener._rates.requests.charge("127.0.0.2", now_ms / 1000, 1e9)
@@ -61,9 +61,12 @@ async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_c
         await until(lambda: edge.cuts(Cut.OWING) == 2)
         assert edge.listener._limited["127.0.0.2"] == 320
         assert (await served(edge)) == b"x"
-        await edge.connect(request[:-2] + b"X-Forwarded-For: 127.0.0.2\r\n\r\n", "127.0.0.3")
-        await until(lambda: edge.listener._limited["127.0.0.2"] == 321)
+        by_proxy = request[:-2] + b"X-Forwarded-For: 127.0.0.2\r\n\r\n"
+        for _ in range(2):
+            await edge.connect(by_proxy, "127.0.0.3")
+        await until(lambda: edge.listener._limited["127.0.0.2"] == 322)
         assert edge.cuts(Cut.OWING) == 2
+        assert await status(await edge.connect(by_proxy, "127.0.0.3")) == 429
 
 
 async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_unproven(
