@@ -260,7 +260,6 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
     """Export until interrupted; print a line for each step."""
     # Containers and service managers send SIGTERM: that end must not look like a failure.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    stopping = threading.Event()
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory, where a mediator beside this process reports its own export.
     shown = [StatusReporter(None, system_clock) for _ in each]
@@ -272,16 +271,32 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
             database = None if len(each) == 1 else number
             reporter = Reporter(settings.data_dir, system_clock, database)
             works.append(partial(run_rounds, settings, reporter))
-    first, *others = works
-    threads = [threading.Thread(target=work, args=(stopping,), daemon=True) for work in others]
     with export_metrics(metrics, each[0].operators_token_path, shown):
-        for thread in threads:
-            thread.start()
-        with suppress(KeyboardInterrupt):
-            first(stopping)
+        _run_all(works)
+
+
+def _run_all(works: Sequence[Callable[[threading.Event], None]]) -> None:
+    """Run all until an interrupt; an exception of one ends the others and is raised."""
+    stopping, failed = threading.Event(), list[Exception]()
+
+    def run(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(stopping)
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+            stopping.set()
+
+    first, *others = works
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in others]
+    for thread in threads:
+        thread.start()
+    with suppress(KeyboardInterrupt):
+        run(first)
     stopping.set()
     for thread in threads:
         thread.join()
+    if failed:
+        raise failed[0]
 
 
 def _watching(

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -19,6 +19,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
+from http_edge.cli.export import _run_all
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
 from http_edge.server.export_status import Reporter as StatusReporter
@@ -228,6 +229,24 @@ def test_watch_ends_where_what_reads_its_lines_has_ended(tmp_path: Path) -> None
         )
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_watch_of_several_databases_ends_when_the_work_of_one_fails(number: int) -> None:
+    """Its databases would not be exported any more, and no service manager would know."""
+    ended = list[bool]()
+
+    def waits(stopping: threading.Event) -> None:
+        ended.append(stopping.wait(30))
+
+    def fails(_stopping: threading.Event) -> None:
+        raise BrokenPipeError
+
+    works: list[Callable[[threading.Event], None]] = [waits, waits]
+    works.insert(number, fails)
+    with pytest.raises(BrokenPipeError):
+        _run_all(works)
+    assert ended == [True, True]
 
 
 def _measures(address: str, token: str) -> tuple[int, str]:
