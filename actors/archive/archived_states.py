@@ -2,9 +2,9 @@
 
 **For a new release.** A release that folds events in another way has another layout of states
 (``FOLD``), and cannot read those in the log. Their rows are in the archive, which is read once for
-each ``STREAMS_AT_ONCE`` states; each state is folded up to the version that it had. The seam names
-the layout of all states, so a log with the current layout needs no look at its states. After a kill
-between two steps the next run does the rest.
+each ``STREAMS_AT_ONCE`` states; each state is folded up to the version that it had, or to the end
+of the pruned part. The seam names the layout of all states, so a log with the current layout needs
+no look at its states. After a kill between two steps the next run does the rest.
 
 **For a log that is restored from a pruned archive.** The archive records which rows were pruned
 (``eventstore.parquet.write.pruning``). The log has a seam, and before the seam only the remaining
@@ -137,7 +137,11 @@ def _outdated(log: LogReader) -> Iterator[tuple[UUID, Snapshot]]:
 def _folded(
     place: ExportPlace, catalog: Catalog, wanted: Mapping[UUID, Snapshot]
 ) -> Iterator[NewState]:
-    """The states of the ``wanted`` streams at their old versions, folded from an archive.
+    """The states of the ``wanted`` streams, folded from an archive.
+
+    Each is at its old version, or at the end of the pruned part if that is later: what stays there
+    is what the state at its end needs, and may lack the row of an older version. Rows that follow
+    that version there have not left the log: with any that does, the state would have moved on.
 
     Raises:
         RowsStay: the archive lacks a row.
@@ -147,11 +151,12 @@ def _folded(
     for section in exported_sections(place, catalog):
         for row in section.rows:
             state = states.get(row.stream)
-            if row.topic == SEAL_TOPIC or state is None or row.version > until[row.stream]:
+            if row.topic == SEAL_TOPIC or state is None:
                 continue
-            fold_rest(state, row, catalog.pruned_up_to)
+            if row.version <= until[row.stream] or row.position <= catalog.pruned_up_to:
+                fold_rest(state, row, catalog.pruned_up_to)
     for stream, old in wanted.items():
-        if states[stream.bytes].version != old.version:
+        if states[stream.bytes].version < old.version:
             raise RowsStay(f"the archive lacks rows of stream {stream}")
     for stream, old in wanted.items():
         yield NewState(stream, snapshot_of(states[stream.bytes]), old)
