@@ -3,7 +3,8 @@
 The log says what is erased. A content that the log still has stays. If the log has a row without
 its content, the exported content goes only if another row says that it was erased: a damaged log
 takes nothing out of its export. A row that has left the log has no content
-(``eventstore.log.event_log``).
+(``eventstore.log.event_log``); of the rows with one only messages leave, and a row of another type
+that the log lacks is a loss.
 
 A row loses the names that the log's row has lost (``eventstore.log.name_erasure``). A row that has
 left the log loses the names of erased identities, if its seal covers its redacted state.
@@ -26,8 +27,9 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
+from eventstore.log.event_declaration import type_name
 from eventstore.log.event_log import LogReader, LogRow
-from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, topics_of
+from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, MessageQueued, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
     digest_of,
@@ -43,6 +45,8 @@ from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
 _TOPICS: Final = topics_of(*ERASING)
+_LEAVING: Final = type_name(MessageQueued)
+"""The only type with a content whose rows leave a log (``actors.archive.leaving_rows``)."""
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _STATE: Final = SCHEMA.get_field_index("state")
@@ -72,8 +76,10 @@ def without_erased(log: LogReader, table: pa.Table) -> tuple[pa.Table, int]:
     """
     states = table["state"].combine_chunks()
     numbers = pc.indices_nonzero(_have_content(states))
-    rows = table.select(["position", "stream", "version"]).take(numbers)
-    erased = _erased(log, dict(zip(rows["position"].to_pylist(), _places(rows), strict=True)))
+    rows = table.select(["position", "stream", "version", "type"]).take(numbers)
+    leaving = rows.filter(pc.equal(rows["type"], _LEAVING))["position"].to_pylist()
+    exported = dict(zip(rows["position"].to_pylist(), _places(rows), strict=True))
+    erased = _erased(log, exported, leaving)
     if not erased:
         return table, 0
     gone = pc.is_in(table["position"], value_set=pa.array(sorted(erased), pa.int64()))
@@ -89,12 +95,17 @@ def _places(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
     return zip(rows["stream"].to_pylist(), rows["version"].to_pylist(), strict=True)
 
 
-def _erased(log: LogReader, exported: Mapping[int, tuple[bytes, int]]) -> set[int]:
-    """The positions of those rows, exported with a content, whose content was erased since."""
+def _erased(
+    log: LogReader, exported: Mapping[int, tuple[bytes, int]], leaving: Iterable[int]
+) -> set[int]:
+    """The positions of those rows, exported with a content, whose content was erased since.
+
+    ``leaving``: the positions of those among them that may have left the log.
+    """
     if not exported:
         return set()
     seam = seam_position(log)
-    left = {position for position in exported if position <= seam}
+    left = {position for position in leaving if position <= seam}
     without: set[int] = set()
     named: set[tuple[bytes, int]] = set()
     reached, last = min(exported) - 1, max(exported)
