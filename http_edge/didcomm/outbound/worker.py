@@ -323,16 +323,18 @@ class DeliveryWorker:
         """Lease some messages and deliver them; return a ``DeliveryOutcome`` if that failed."""
         queue, time_s = self._queue, asyncio.get_running_loop().time
         session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
-        send_until_s = time_s() + self._sending_s  # not by the clock, which may be set back
+        began_s = time_s()  # not by the clock, which may be set back
         is_passing = self._tries >= _TRIES_MAX
         refusals, doubts = _PASSING if is_passing else _AT_FIRST
         probing = self._failures > 0 and not self._refusing and not is_passing
         leased = await self._queue.lease(
             self.did, session, 1 if probing else BATCH_MESSAGES_MAX, self._lease_ms
         )
-        if isinstance(leased, Refusal):
+        # After a slower answer the lease may end before the sending does.
+        if isinstance(leased, Refusal) or time_s() - began_s > _MARGIN_MS / 1000:
             await self._queue.release(self.did, session)
             return _Round.FAILED
+        send_until_s = time_s() + self._sending_s
         if not leased:
             return _Round.NOTHING
         refused: list[str] = []
@@ -340,8 +342,9 @@ class DeliveryWorker:
         last: DeliveryOutcome | None = None  # the outcome of the last of them
         delivered = 0
         for index, message in enumerate(leased):
-            # The second one shows whether the first one failed alone, however long that took.
-            is_late = time_s() >= send_until_s and not (index == 1 and failed)
+            # The first one is always sent, so that a batch delivers something. The second one shows
+            # whether the first one failed alone, however long that took.
+            is_late = time_s() >= send_until_s and index > (1 if failed else 0)
             if self._ending.is_set() or is_late:
                 break
             outcome = await self._send(destination, connection, message)

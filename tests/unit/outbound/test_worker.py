@@ -266,6 +266,49 @@ async def test_a_batch_that_takes_too_long_makes_room_for_others(
     assert _removed_before_releases(network) == [2, 4]
 
 
+@pytest.mark.parametrize("lease_s", [2, 5])
+async def test_a_lease_that_takes_longer_than_a_batch_may_is_delivered_all_the_same(
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch, lease_s: int
+) -> None:
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+
+    async def slowly() -> None:
+        goes_on(lease_s)
+
+    network.identities().before_answer[DeliverMessages] = slowly
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    await idle(network.workers(agents.lookup, timeout_s=10, slow_s=1, wakes=ALICE))
+    assert agents.received == envelopes(1)
+    assert network.identities().counts[DeliverMessages] == 1
+    assert ReleaseLeases not in network.identities().counts
+
+
+async def test_a_lease_that_may_end_before_its_messages_are_sent_is_given_back(
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try comes after the usual pause, since the host is slow."""
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+    leased = asyncio.Event()
+
+    async def too_slowly() -> None:
+        goes_on(11)
+        leased.set()
+
+    network.identities().before_answer[DeliverMessages] = too_slowly
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    workers = network.workers(agents.lookup, timeout_s=10, slow_s=1, wakes=ALICE)
+    await leased.wait()
+    await network.identities().answered(ReleaseLeases)
+    async with asyncio.timeout(WAIT_S):
+        while not workers._queue.waiting:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+    assert network.identities().counts[QueryConnection] == 1
+    assert agents.received == []
+    workers.sender_seen(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1)
+
+
 def _removed_before_releases(network: DeliveryNetwork) -> list[int]:
     """How many messages had been removed whenever leases were ended."""
     removed, counts = 0, []
