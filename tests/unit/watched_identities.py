@@ -26,6 +26,8 @@ class WatchedIdentities(Identities):
         super().__init__(gateway)
         self._answered = asyncio.Condition()
         self.seen: list[Command] = []
+        self.under_way_most = 0
+        """Most commands at once without an answer, if the caller of none was cancelled."""
         self.counts: Counter[type[Command]] = Counter()
         """Answers so far."""
         self.refused: dict[type[Command], Refusal] = {}
@@ -41,6 +43,7 @@ class WatchedIdentities(Identities):
     ) -> _R | Refusal:
         kind = type(command)
         self.seen.append(command)
+        self.under_way_most = max(self.under_way_most, len(self.seen) - self.counts.total())
         answer: _R | Refusal
         if kind in self.refused:
             answer = self.refused[kind]

@@ -29,8 +29,8 @@ class DeliveryWorkers:
     def wake(self, did: str) -> None:
         """Start or wake the worker of agent ``did``, who may have messages. Never waits.
 
-        If there are too many workers, one that waits for its next try is stopped, or one that
-        waits for a place and whose endpoint has not answered quickly.
+        If there are too many workers, one that waits for its queries or its next try is stopped, or
+        one that waits for a place and whose endpoint has not answered quickly.
         """
         worker = self._agents.get(did)
         if worker is not None:

@@ -67,6 +67,10 @@ _BATCH_BYTES_MAX: Final = 1_048_576
 """Bytes of messages leased at once, at least one message: the memory of one delivery."""
 _MARGIN_MS: Final = 10_000
 """Added to a lease beyond the time for sending, for the calls to the host."""
+QUERYING_MAX: Final = 64
+"""Workers of an edge, of those that have not failed, that query their queues at once, two commands
+each. A sweep starts thousands
+of workers, whose queries would fill a host's outbox, so that it refuses the commands of others."""
 ASIDE_MS: Final = 600_000
 """A message that the endpoint refused is not tried again for this long."""
 HURRIES_MAX: Final = 8
@@ -117,6 +121,7 @@ class DeliveryQueue:
     failure_lines: LinePace = field(default_factory=LinePace)
     passed: LRUCache[tuple[str, str], None] = field(default_factory=lambda: LRUCache(_PASSED_MAX))
     """Agents with ids of messages that failed while their endpoint accepted others."""
+    querying: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(QUERYING_MAX))
     waiting: dict[DeliveryWorker, asyncio.Task[None]] = field(default_factory=dict)
     """The tasks of workers that lease nothing and may be cancelled for another agent; those that
     have waited for longest first."""
@@ -267,10 +272,7 @@ class DeliveryWorker:
             self._queue.waiting.pop(self, None)
 
     async def _round(self) -> _Round:
-        ask = self._queue.identities.ask_unprompted
-        connected, state = await asyncio.gather(
-            ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
-        )
+        connected, state = await self._query()
         if isinstance(connected, Refusal) or isinstance(state, Refusal):
             is_gone = Refusal.NOT_CONNECTED in (connected, state)
             return _Round.GONE if is_gone else _Round.FAILED
@@ -446,6 +448,17 @@ class DeliveryWorker:
         return _Round.FAILED
 
     # ---- the queue
+
+    async def _query(self) -> tuple[Connected | Refusal, QueueState | Refusal]:
+        ask = self._queue.identities.ask_unprompted
+        async with AsyncExitStack() as turn:
+            # Pauses spread what follows a failure, and queries to a host that is away take long.
+            if not self._failures:
+                with self._may_be_stopped():
+                    await turn.enter_async_context(self._queue.querying)
+            return await asyncio.gather(
+                ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
+            )
 
     async def _set_aside(self, session: str, refused: Sequence[str]) -> None:
         """Lease refused messages for a long time, so that later messages can be delivered."""

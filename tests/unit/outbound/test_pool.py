@@ -16,10 +16,11 @@ from actors.core.commands import (
     QueueEnvelopes,
     ReleaseLeases,
 )
+from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound.places import Responsiveness
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
-from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, HURRIES_MAX
+from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, HURRIES_MAX, QUERYING_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import (
     ALICE,
@@ -198,6 +199,64 @@ async def test_agents_beyond_the_bound_are_found_later(
     workers.found_waiting([BOB])
     await idle(workers)
     assert agents.received == [ALICE.encode(), BOB.encode()]
+
+
+async def test_a_sweep_that_finds_many_agents_queries_few_queues_at_once(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    dids = [did_key(raw_key(number)) for number in range(10, 310)]
+    workers = network.workers(agents.lookup)
+    workers.found_waiting([*dids, ALICE])
+    await idle(workers)
+    identities = network.identities()
+    assert identities.counts[QueryQueue] > len(dids)
+    assert identities.under_way_most <= 2 * QUERYING_MAX
+    assert agents.received == envelopes(1)
+
+
+async def test_an_agent_whose_queries_wait_makes_room_for_one_with_a_new_message(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    dids = [did_key(raw_key(number)) for number in range(10, 10 + QUERYING_MAX + 1)]
+    workers = network.workers(agents.lookup, agents_max=len(dids))
+    workers.found_waiting(dids)
+    await asyncio.sleep(0)  # all have begun: the last one waits
+    workers.wake(ALICE)
+    assert workers.figures()["agents"] == len(dids)
+    await idle(workers)
+    assert agents.received == envelopes(1)
+
+
+async def test_agents_whose_host_is_away_do_not_keep_others_from_querying(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    identities = network.identities()
+    hanging, all_hang, host_is_back = 0, asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        nonlocal hanging
+        hanging += 1
+        identities.before_answer[QueryQueue] = hang
+        if hanging == QUERYING_MAX:
+            all_hang.set()
+        await host_is_back.wait()
+
+    away = Refusal.TEMPORARILY_UNAVAILABLE
+    identities.refused |= {QueryConnection: away, QueryQueue: away}
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.found_waiting([did_key(raw_key(number)) for number in range(10, 10 + QUERYING_MAX)])
+    await identities.answered(QueryQueue, QUERYING_MAX)
+    identities.before_answer[QueryQueue] = hang
+    await asyncio.wait_for(all_hang.wait(), WAIT_S)
+    identities.before_answer.clear()
+    identities.refused.clear()
+    workers.wake(ALICE)
+    await agents.has(1)
+    host_is_back.set()
+    await idle(workers)
 
 
 async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
