@@ -71,6 +71,8 @@ QUERYING_MAX: Final = 64
 """Workers of an edge, of those that have not failed, that query their queues at once, two commands
 each. A sweep starts thousands
 of workers, whose queries would fill a host's outbox, so that it refuses the commands of others."""
+_OTHERS_S_MAX: Final = 5.0
+"""Longest pause while another session delivers: each look is two queries to the host."""
 ASIDE_MS: Final = 600_000
 """A message that the endpoint refused is not tried again for this long."""
 HURRIES_MAX: Final = 8
@@ -192,6 +194,7 @@ class DeliveryWorker:
         self._aside: list[tuple[int, int]] = []
         """Refused messages under lease: the end of the lease (Unix ms), and their number."""
         self._patience_until_ms = 0
+        self._others_s = queue.settings.retry_s_min
 
     def wake(self) -> None:
         """Look for new messages of the agent."""
@@ -222,6 +225,7 @@ class DeliveryWorker:
     async def _go_on(self, ended: _Round) -> bool:
         """Wait as the end of a round requires; return whether there is another round."""
         settings = self._queue.settings
+        others_s, self._others_s = self._others_s, settings.retry_s_min
         match ended:
             case _Round.DELIVERED:
                 self._failures = 0
@@ -245,7 +249,8 @@ class DeliveryWorker:
                     self._failures = 0
                     self._hurried_s.append(asyncio.get_running_loop().time())
             case _Round.OTHERS:
-                await self._sleep(self._alive, settings.retry_s_min)
+                await self._sleep(self._alive, others_s)
+                self._others_s = max(others_s, min(2 * others_s, _OTHERS_S_MAX))
             case _:
                 return False
         return True

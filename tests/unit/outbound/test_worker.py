@@ -361,6 +361,60 @@ async def test_patience_with_another_session_ends_though_the_clock_is_set_back(
     assert agents.received == envelopes(1, first=1)
 
 
+class Patience:
+    """A worker that waits for the first of two messages, leased elsewhere, as time is let pass."""
+
+    def __init__(
+        self, network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self._network = network
+        self._goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+        self.workers = network.workers(agents.lookup, retry_s_min=0.5, timeout_s=10, wakes=ALICE)
+
+    async def passes(self, seconds: float) -> int:
+        """Let time pass, half a second after the other; return how often queues were queried."""
+        for _ in range(round(2 * seconds)):
+            await self._at_rest()
+            self._goes_on(0.5)
+            self._network.now_ms += 500
+        await self._at_rest()
+        return self._network.identities().counts[QueryQueue]
+
+    async def _at_rest(self) -> None:
+        for _ in range(10):  # it goes on if its time has come
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while self.workers._tasks and not self.workers._queue.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def test_patience_with_another_session_takes_few_queries(
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
+    await network.lease(ALICE, "a wallet", 1)
+    patience = Patience(network, agents, monkeypatch)
+    assert 5 <= await patience.passes(29.5) <= 12
+    assert agents.received == []
+    await patience.passes(3)
+    await idle(patience.workers)
+    assert envelopes(2)[1] in agents.received
+
+
+async def test_patience_that_begins_anew_looks_soon_again(
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
+    await network.lease(ALICE, "a wallet", 1)
+    patience = Patience(network, agents, monkeypatch)
+    await patience.passes(8)
+    network.identities().refused[QueryQueue] = Refusal.TEMPORARILY_UNAVAILABLE
+    looked = await patience.passes(4.5)
+    network.identities().refused.clear()
+    assert await patience.passes(3) >= looked + 3
+    await patience.workers.close(WAIT_S)
+
+
 async def test_a_message_that_is_delayed_by_its_sender_holds_up_no_other(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
