@@ -69,8 +69,8 @@ _MARGIN_MS: Final = 10_000
 """Added to a lease beyond the time for sending, for the calls to the host."""
 QUERYING_MAX: Final = 64
 """Workers of an edge, of those that have not failed, that query their queues at once, two commands
-each. A sweep starts thousands
-of workers, whose queries would fill a host's outbox, so that it refuses the commands of others."""
+each. A sweep starts thousands of workers, whose queries would fill a host's outbox, so that it
+refuses the commands of others."""
 _OTHERS_S_MAX: Final = 5.0
 """Longest pause while another session delivers: each look is two queries to the host."""
 ASIDE_MS: Final = 600_000
