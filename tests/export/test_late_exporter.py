@@ -178,6 +178,19 @@ def test_a_torn_commit_is_removed_on_nfs_too(
     assert not torn.exists()
 
 
+def test_drafts_that_a_kill_left_in_the_log_of_the_table_are_removed(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    folder = Path(place.full_path(TABLE_LOG))
+    for name in ("00000000000000000001.json#1", "00000000000000000001.checkpoint.parquet#2"):
+        (folder / name).touch()
+    assert [one.fault for one in findings(place)] == [Damage.STRAY] * 2
+    exporter(sqlite_log, place).close()
+    assert findings(place) == []
+
+
 def test_a_torn_commit_that_another_process_is_removing_is_left_to_it(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:

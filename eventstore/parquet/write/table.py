@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -56,6 +57,8 @@ from eventstore.parquet.versions import (
 
 Clock = Callable[[], int]
 """Gives Unix milliseconds."""
+_DRAFT: Final = re.compile(r"/\d{20}\.(json|checkpoint\.parquet)#\d+\Z")
+"""What the library calls a commit or a checkpoint on a local disk until it is written whole."""
 _APP: Final = "poste.export"
 """The application id of the transactions that say which log position a version reaches."""
 _BY_HAND: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -203,16 +206,22 @@ class TableWriter:
         return ExportUnavailable(END, why)
 
     def remove_torn(self) -> None:
-        """Remove a newest commit that a power cut left incomplete on a local disk.
+        """Remove drafts on a local disk, and a newest commit that a power cut left incomplete.
 
-        No mark of the end names this commit, so its rows are exported again. The commit of another
-        process that took over meanwhile stays.
+        A kill leaves a draft, which may never be written again. No mark of the end names such a
+        commit, so its rows are exported again. The commit of another process that took over
+        meanwhile stays.
 
         Raises:
             ExportUnavailable: the place cannot be read or written now.
         """
-        versions = [v for path in self._place.sizes(TABLE_LOG) if (v := version_of(path)) >= 0]
-        if not versions or not self._place.is_local:
+        if not self._place.is_local:
+            return
+        paths = self._place.sizes(TABLE_LOG)
+        for path in filter(_DRAFT.search, paths):
+            self._place.remove(path)
+        versions = [v for path in paths if (v := version_of(path)) >= 0]
+        if not versions:
             return
         path = commit_path(max(versions))
         mark = read_mark(self._place, None)
