@@ -93,7 +93,7 @@ class Outbox:
         self._is_silent = False
         self._answered_s = -math.inf
         self.places = 0
-        """Submissions of requests that wait for a call or for its answer."""
+        """Submissions that wait for a call or for its answer, but those that open sessions."""
         self.is_slow = False
         """Has the host answered no call since one that took longer than ``_SLOW_S``?"""
 

@@ -90,7 +90,7 @@ async def _run_child(
     command = program if database is None else (*program, str(database))
     try:
         child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
-    except (OSError, RuntimeError) as error:  # no process, or no thread to wait for its end
+    except OSError as error:
         _LOG.error("a child process could not be started: %s", error)
         return None
     ended = asyncio.create_task(child.wait())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 from actors.host.clock import Clock, system_clock
@@ -83,7 +83,8 @@ class ClockWatch:
         """Compare the clocks every minute, until cancelled."""
         while self._off_s_max:
             await asyncio.sleep(_LOOK_S)
-            await asyncio.to_thread(self.look)
+            with suppress(RuntimeError):  # no thread can be started now
+                await asyncio.to_thread(self.look)
 
 
 def _said(off_s: float) -> str:

@@ -15,6 +15,7 @@ from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.host import vital_thread
 from http_edge.crypto.mediator_keys import MediatorKeys, create
 from http_edge.crypto.private_files import KeyFileRefused
+from http_edge.server import ray_edge
 from http_edge.server.ray_edge import RayEdge, _on_loop_fault
 from http_edge.settings.settings import Settings
 
@@ -33,7 +34,7 @@ async def test_an_edge_ends_when_its_connections_run_out_of_memory_and_for_no_ot
     assert codes == [70]
 
 
-def test_an_edge_that_cannot_be_made_ends_its_process_so_that_it_is_started_again(
+def test_an_edge_that_cannot_be_made_again_ends_its_process_and_so_is_started_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ended(BaseException):
@@ -47,8 +48,10 @@ def test_an_edge_that_cannot_be_made_ends_its_process_so_that_it_is_started_agai
 
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(vital_thread, "_RESTART_S", 0)
-    with pytest.raises(Ended, match="70"):
-        RayEdge("edge-0", Settings(data_dir=tmp_path), prepare, (b"", b""))
+    for is_restart, error in ((True, Ended), (False, OSError)):
+        monkeypatch.setattr(ray_edge, "is_restart", lambda is_so=is_restart: is_so)
+        with pytest.raises(error):
+            RayEdge("edge-0", Settings(data_dir=tmp_path), prepare, (b"", b""))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ from eventstore.parquet.versions import (
 
 Clock = Callable[[], int]
 """Gives Unix milliseconds."""
-_DRAFT: Final = re.compile(r"/\d{20}\.(json|checkpoint\.parquet)#\d+\Z")
+_DRAFT: Final = re.compile(r"/(\d{20}\.(json|checkpoint\.parquet)|_last_checkpoint)#\d+\Z")
 """What the library calls a commit or a checkpoint on a local disk until it is written whole."""
 _APP: Final = "poste.export"
 """The application id of the transactions that say which log position a version reaches."""
@@ -208,9 +208,9 @@ class TableWriter:
     def remove_torn(self) -> None:
         """Remove drafts on a local disk, and a newest commit that a power cut left incomplete.
 
-        A kill leaves a draft, which may never be written again. No mark of the end names such a
-        commit, so its rows are exported again. The commit of another process that took over
-        meanwhile stays.
+        A kill leaves a draft, which may never be written again. No mark of the end names the
+        incomplete commit, so its rows are exported again. The commit of another process that took
+        over meanwhile stays.
 
         Raises:
             ExportUnavailable: the place cannot be read or written now.

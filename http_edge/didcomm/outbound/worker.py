@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
@@ -69,8 +69,8 @@ _MARGIN_MS: Final = 10_000
 """Added to a lease beyond the time for sending, for the calls to the host."""
 QUERYING_MAX: Final = 64
 """Workers of an edge, of those that have not failed, that query their queues at once, two commands
-each. A sweep starts thousands of workers, whose queries would fill a host's outbox, so that it
-refuses the commands of others."""
+each. A sweep starts thousands, whose queries would fill a host's outbox: it refuses others then."""
+_QUERY_S_MAX: Final = 2.0
 _OTHERS_S_MAX: Final = 5.0
 """Longest pause while another session delivers: each look is two queries to the host."""
 ASIDE_MS: Final = 600_000
@@ -456,11 +456,14 @@ class DeliveryWorker:
 
     async def _query(self) -> tuple[Connected | Refusal, QueueState | Refusal]:
         ask = self._queue.identities.ask_unprompted
-        async with AsyncExitStack() as turn:
-            # Pauses spread what follows a failure, and queries to a host that is away take long.
-            if not self._failures:
+        with ExitStack() as place:
+            if not self._failures:  # pauses spread what follows a failure
                 with self._may_be_stopped():
-                    await turn.enter_async_context(self._queue.querying)
+                    await self._queue.querying.acquire()
+                place.callback(self._queue.querying.release)
+                # A host that hangs leaves the place to agents of others.
+                ends = asyncio.get_running_loop().call_later(_QUERY_S_MAX, place.close)
+                place.callback(ends.cancel)
             return await asyncio.gather(
                 ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
             )

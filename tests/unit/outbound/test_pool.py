@@ -18,6 +18,7 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.outbound import worker
 from http_edge.didcomm.outbound.places import Responsiveness
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, HURRIES_MAX, QUERYING_MAX
@@ -253,6 +254,33 @@ async def test_agents_whose_host_is_away_do_not_keep_others_from_querying(
     await asyncio.wait_for(all_hang.wait(), WAIT_S)
     identities.before_answer.clear()
     identities.refused.clear()
+    workers.wake(ALICE)
+    await agents.has(1)
+    host_is_back.set()
+    await idle(workers)
+
+
+async def test_agents_whose_host_hangs_keep_others_from_querying_for_a_bounded_time(
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_QUERY_S_MAX", 0)
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    identities = network.identities()
+    hanging, all_hang, host_is_back = 0, asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        nonlocal hanging
+        hanging += 1
+        identities.before_answer[QueryQueue] = hang
+        if hanging == QUERYING_MAX:
+            all_hang.set()
+        await host_is_back.wait()
+
+    identities.before_answer[QueryQueue] = hang
+    workers = network.workers(agents.lookup)
+    workers.found_waiting([did_key(raw_key(number)) for number in range(10, 10 + QUERYING_MAX)])
+    await asyncio.wait_for(all_hang.wait(), WAIT_S)
+    identities.before_answer.clear()
     workers.wake(ALICE)
     await agents.has(1)
     host_is_back.set()
