@@ -256,17 +256,16 @@ class HttpListener:
         A client that is refused at once retries at once, and a refusal costs nearly as much as a
         served request. The delay limits the refusals per second on a connection, and grows with
         the number that wait. If hundreds wait already, the connection is cut unless it is a
-        proxy's; through proxies as many wait as an address may have connections, and the refusals
-        beyond come at once.
+        proxy's; once as many wait as an address may have connections, further ones wait only as
+        long as the first.
         """
         address = peer.address
         waiting = self._limited[address]
         if waiting >= _LIMITED_MAX and not peer.is_shared:
             peer.cut(Cut.OWING)
             return
-        if waiting >= self._settings.limits.connections_per_address_max:
-            return
-        times = min(1 + waiting // _LIMITED_AT_ONCE, _LIMITED_TIMES_MAX)
+        is_full = waiting >= self._settings.limits.connections_per_address_max
+        times = 1 if is_full else min(1 + waiting // _LIMITED_AT_ONCE, _LIMITED_TIMES_MAX)
         with counted(self._limited, address):
             await asyncio.sleep(self._settings.rates.limited_answer_s * times)
 

@@ -47,7 +47,7 @@ async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_pa
         assert not edge.cuts(Cut.OWING)
 
 
-async def test_of_requests_beyond_a_rate_hundreds_wait_and_by_proxies_a_bounded_number(
+async def test_of_requests_beyond_a_rate_hundreds_wait_and_by_proxies_a_bounded_number_waits_long(
     tmp_path: Path,
 ) -> None:
     request, now_ms, proxy = REQUESTS["GET"], system_clock(), ip_network("127.0.0.3")
@@ -66,6 +66,8 @@ async def test_of_requests_beyond_a_rate_hundreds_wait_and_by_proxies_a_bounded_
             await edge.connect(by_proxy, "127.0.0.3")
         await until(lambda: edge.listener._limited["127.0.0.2"] == 322)
         assert edge.cuts(Cut.OWING) == 2
+        brief = slow.model_copy(update={"limited_answer_s": 2})  # ten times that is too late
+        edge.listener._settings = edge.settings.model_copy(update={"rates": brief})
         assert await status(await edge.connect(by_proxy, "127.0.0.3")) == 429
 
 

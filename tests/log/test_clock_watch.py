@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 from actors.host.clock import system_clock
 from eventstore.log.host_leases import HostLeases
 from eventstore.stores.open_log import open_host_leases
+from http_edge.server import clock_watch
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.exits import Exit, Stop
 
@@ -73,6 +75,20 @@ def test_a_clock_that_drifts_is_said_once_and_so_is_its_return(
     first, second = caplog.messages
     assert "ahead of that of the database" in first
     assert "agrees with that of the database again" in second
+
+
+async def test_a_watch_for_which_there_is_no_thread_looks_again_later(
+    leases: HostLeases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([RuntimeError("can't start new thread"), asyncio.CancelledError()])
+
+    async def no_thread(_look: object) -> None:
+        raise next(looks)
+
+    monkeypatch.setattr(clock_watch, "_LOOK_S", 0)
+    monkeypatch.setattr(asyncio, "to_thread", no_thread)
+    with pytest.raises(asyncio.CancelledError):
+        await ClockWatch(leases, ALLOWED_S, Skewed(0.0)).run()
 
 
 def test_a_database_that_does_not_answer_stops_nothing(
