@@ -18,7 +18,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick check docs bench attacks conformance interop pythons client clean
+.PHONY: help setup serve test quick check docs bench attacks conformance interop environments pythons client clean
 
 help: ## Show these targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -83,16 +83,20 @@ interop: setup ## Play scenarios with real ACA-Py and Credo agents as wallets.
 docs: setup ## Build the guide into build/guide and check its links.
 	$(BIN)/mkdocs build --strict --config-file deploy/docs/mkdocs.yml --site-dir "$(CURDIR)/build/guide"
 
-pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
-	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-	for v in 3.11 3.12 3.13; do \
-	    test $$v != $$here || continue; \
-	    python=$$(for p in python$$v ~/.pyenv/versions/$$v.*/bin/python; do \
-	        $$p $(WORKS) 2>/dev/null && echo $$p && break; done); \
-	    test -n "$$python" || { echo "Python $$v: not found here, not tested"; continue; }; \
-	    echo "Python $$v: $$python"; \
-	    $(MAKE) --no-print-directory quick VENV=.venv-$$v PYTHON=$$python || exit 1; \
-	done
+# The other Pythons of 3.11 to 3.13 that are found here, each as VERSION=PATH.
+OTHERS = $(shell for v in 3.11 3.12 3.13; do \
+	test $$v != "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || continue; \
+	for p in python$$v ~/.pyenv/versions/$$v.*/bin/python; do \
+		$$p $(WORKS) 2>/dev/null && echo $$v=$$p && break; done; done)
+EACH_OTHER = for other in $(OTHERS); do $(MAKE) --no-print-directory \
+	VENV=.venv-$${other%%=*} PYTHON=$${other\#*=}
+
+environments: setup ## Install what `make pythons` needs.
+	+@$(EACH_OTHER) .venv-$${other%%=*}/tests || exit 1; done
+
+pythons: setup ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
+	@echo "Other Pythons here: $(or $(OTHERS),none)"
+	+@$(EACH_OTHER) quick || exit 1; done
 
 client: | $(BIN)/python ## Build the wheel of poste-client, the client libraries alone, into dist.
 	rm -rf deploy/client/build  # of a build that was interrupted: its modules would be in the wheel

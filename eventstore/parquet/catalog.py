@@ -72,7 +72,7 @@ class Catalog:
     commit: str = ""
     """The SHA-256 of the commit of this version."""
     mark: EndMark | None = None
-    """The mark of the end when the catalog was read; it may be of an earlier version."""
+    """The end mark when the catalog was read; it may be of an earlier version."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -135,7 +135,7 @@ class Catalog:
 
     @property
     def is_marked(self) -> bool:
-        """Whether the mark of the end is of this version."""
+        """Whether the end mark is of this version."""
         mark, version = self.mark, self.version
         return mark is not None and version is not None and mark.version == version.version
 

@@ -149,7 +149,7 @@ def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVe
 
 
 def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
-    """Read the mark of the end; None if there is none.
+    """Read the end mark; None if there is none.
 
     Raises:
         ExportDamaged: the mark was changed, or is not the mediator's.

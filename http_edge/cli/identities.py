@@ -28,7 +28,7 @@ _REFUSALS: Final = {
     Placed.DID_NOT_ANSWER: ("A host did not answer: the identity may or may not have moved.", _SEE),
     Placed.NO_CLUSTER: (
         "This mediator serves alone and has no placer, so its identities stay in their shards.",
-        "Set placement, dedicated_dids or node_address.",
+        "Set node_address, placement, dedicated_dids or limits.dedicate_above_commands_per_s.",
     ),
 }
 

@@ -31,7 +31,7 @@ def dedicate_above_per_s(settings: Settings) -> float:
     """Commands per second above which the placer dedicates an identity; 0 for never."""
     if settings.placement == "dedicated":
         return ANY_LOAD_PER_S
-    return settings.limits.dedicate_above_commands_per_s if settings.has_placer else 0
+    return settings.limits.dedicate_above_commands_per_s
 
 
 def dedication_rules(settings: Settings, database: int) -> DedicationRules:

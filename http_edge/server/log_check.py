@@ -36,6 +36,7 @@ from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, ended_by
 from http_edge.server.hosts import host_leases, placement_of
 from http_edge.settings.settings import Settings
+from http_edge.settings.value_types import WILDCARDS, split_listen
 
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
@@ -280,7 +281,14 @@ def _note_url(settings: Settings, log: EventLog) -> None:
     """Warn if clients knew the mediator by another address; from now on they know it by this one.
 
     The mediator's DIDs in DIDComm v2 contain the address: it does not read messages for others.
+    Warn as well if only clients on this machine can reach the address, but others may call.
     """
+    if settings.public_url is None and split_listen(settings.listen)[0] in WILDCARDS:
+        _LOG.warning(
+            "public_url is not set: DIDs and invitations name localhost, where clients on other"
+            " machines do not find this mediator; set it before the first start, because a log"
+            " keeps its DID for ever"
+        )
     known = log.setting(_URL_MARK, settings.url)
     if known != settings.url:
         _LOG.warning(

@@ -242,10 +242,10 @@ class Limits(Section):
     databases may have its even part of them; if that is no whole number, the first ones have one
     more. 0 for none; fewer than there are databases are refused."""
     dedicate_above_commands_per_s: float = Field(default=0, ge=0)
-    """An identity that gets more commands than this for some seconds gets a dedicated host, in a
-    cluster or where dedicated_dids is set; with placement dedicated any command is enough. 0
-    disables this: any client that may write to an identity can make it busy, so the operator has to
-    decide whether strangers can start processes. A host handles some thousand commands a second."""
+    """An identity that gets more commands than this for some seconds gets a dedicated host; with
+    placement dedicated any command is enough. 0 disables this: any client that may write to an
+    identity can make it busy, so the operator has to decide whether strangers can start processes.
+    A host handles some thousand commands a second."""
     dedicated_quiet_s: float = Field(default=60, ge=10, le=86_400)
     """An identity that got its dedicated host because of its load returns to its shard when it has
     had less than a quarter of dedicate_above_commands_per_s for this long. It then stays in the

@@ -155,8 +155,8 @@ class Settings(Section):
 
         Without a placer each host owns the shards that follow from its number.
         """
-        by_policy = self.placement == "dedicated" or bool(self.dedicated_dids)
-        return self.node_address is not None or by_policy
+        by_load = self.placement == "dedicated" or self.limits.dedicate_above_commands_per_s > 0
+        return self.node_address is not None or by_load or bool(self.dedicated_dids)
 
     @property
     def host_address(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +102,20 @@ def _check(arguments: Sequence[str], *, shown: bool = False) -> None:
         assert name in every_setting(), arguments
 
 
+def test_paths_below_deploy_are_shown_as_from_the_root_of_the_repository() -> None:
+    tops = {path.name for path in DEPLOY.iterdir() if path.is_dir()} - {"docs"}
+    shown = {
+        word
+        for path in DEPLOY.glob("**/*.md")
+        for line in _lines(path)
+        if "kubectl" not in line  # of Kubernetes deploy/NAME is a Deployment
+        for word in re.findall(r"[^\s'\"=]+", line)
+        if {"deploy", *tops} & {word.partition("/")[0]} and "/" in word
+    }
+    assert "deploy/helm/poste" in shown
+    assert [word for word in sorted(shown) if not (ROOT / word).exists()] == []
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_every_command_that_is_shown_is_understood_by_poste(path: Path) -> None:
     for line in _lines(path):
@@ -138,14 +154,23 @@ def test_no_command_that_is_shown_reads_a_file_that_only_root_may_read() -> None
                 assert not any(word.startswith(saved) for word in arguments), line
 
 
-def test_a_secret_that_root_makes_belongs_to_the_user_of_the_service() -> None:
+def test_a_secret_that_root_makes_belongs_to_the_user_of_the_service_and_is_set(
+    tmp_path: Path,
+) -> None:
+    """The commands change the file of settings that the unit starts with."""
     page = (DEPLOY / "docs/pages/operations/push.md").read_text("utf-8")
-    secret = re.compile(r"--set push\.\w+_file=(\S+)")
+    secret = re.compile(r'(\w+_file) = "(\S+)"')
     blocks = [block for block in _FENCED.findall(page) if secret.search(block)]
     assert len(blocks) == 2
     for block in blocks:
-        (file,) = secret.findall(block)
+        ((name, file),) = secret.findall(block)
         assert re.search(rf"(?m)^(install .*-o poste .*|chown poste:poste ){file}$", block)
+        settings = tmp_path / "poste.toml"
+        settings.write_bytes((DEPLOY / "poste.example.toml").read_bytes())
+        (edit,) = re.findall(r"(?ms)^sed .*?/etc/poste/poste.toml$", block)
+        edit = edit.replace("/etc/poste/poste.toml", str(settings))
+        subprocess.run(["/bin/sh", "-c", edit], check=True)
+        assert tomllib.loads(settings.read_text("utf-8"))["push"][name] == file
 
 
 def test_no_file_of_a_runbook_depends_on_the_directory_in_which_root_is() -> None:

@@ -114,3 +114,13 @@ def _one(word: str) -> str | None:
         if form in INSTEAD_OF_WORDS:
             return form
     return None
+
+
+def test_the_glossary_explains_each_word_once_and_in_order() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    _, _, table = text.partition("| word | means |\n|---|---|\n")
+    words = [row.split("|")[1].strip() for row in table.partition("\n\n")[0].splitlines()]
+    assert len(words) > 50
+    assert words == sorted(words, key=str.lower)
+    each = Counter(word for entry in words for word in re.split(r", | \(", entry.rstrip(")")))
+    assert [word for word, count in each.items() if count > 1] == []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from actors.core.partitioning import Placement
 from http_edge.server.hosts import dedication_rules, host_finder, host_options
 from http_edge.settings.settings import Section, Settings
 
 CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
 ODD = 77
-ELSEWHERE = {"identity", "retention", "commit_delay_s_max", "dedicate_above_commands_per_s"}
+ELSEWHERE = {"identity", "retention", "commit_delay_s_max"}
 """Limits that other tests of this file are about."""
 AGES = {
     "queue_age_s_max": "messages_s",
@@ -92,6 +94,24 @@ def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say
     options = host_options(settings, 0)
     assert options.lease_s == rules.silent_s_max
     assert options.limits.dedicate_above_commands_per_s == rules.above_per_s
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"node_address": "10.0.0.1"},
+        {"placement": "dedicated"},
+        {"dedicated_dids": ["did:example:busy"]},
+        {"limits": {"dedicate_above_commands_per_s": ODD}},
+    ],
+)
+def test_every_setting_that_dedicates_identities_has_a_placer_on_one_machine_too(
+    said: dict[str, Any],
+) -> None:
+    assert not Settings().has_placer
+    settings = Settings.model_validate(said)
+    assert settings.has_placer
+    assert host_options(settings, 0).partitions is None
 
 
 def test_a_database_has_a_quarter_of_a_lease_to_show_that_it_is_there() -> None:

@@ -243,6 +243,27 @@ def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
     assert former == [settings.url, moved.url]
 
 
+@pytest.mark.parametrize(
+    ("listen", "public_url", "is_warned"),
+    [
+        ("0.0.0.0:8080", None, True),
+        ("[::]:8080", None, True),
+        ("127.0.0.1:8080", None, False),
+        ("0.0.0.0:8080", "https://mediator.example", False),
+    ],
+)
+def test_an_address_that_only_this_machine_knows_is_warned_of_where_others_may_call(
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    listen: str,
+    public_url: str | None,
+    is_warned: bool,
+) -> None:
+    check_log(settings.model_copy(update={"listen": listen, "public_url": public_url}))
+    found = [one.message.startswith("public_url is not set") for one in caplog.records]
+    assert any(found) == is_warned
+
+
 def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_them(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ it: so one damage is reported once. For the rows of one manifest it reports ``FI
 findings, and counts the others.
 
 The check cannot see an end that was cut together with all that names it (the newest commits of the
-table, their manifests, the mark of the end and the signed head of the tree over all seals), and
+table, their manifests, the end mark and the signed head of the tree over all seals), and
 replaced by the earlier files. Pass ``known_heads`` or ``witnessed`` for that, or compare with the
 log (``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order
 of whole transactions of different partitions: only signatures do.

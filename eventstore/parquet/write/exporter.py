@@ -3,7 +3,7 @@
 A step writes its data files and the signed manifest that names them, and commits the version of the
 table (``eventstore.parquet.write.table``) that has both. Before the commit the files do not count
 and are written again; after it the export has all rows up to the manifest's last position. So a
-kill at any time leaves no row missing and none doubled. The step ends with the mark of the end; if
+kill at any time leaves no row missing and none doubled. The step ends with the end mark; if
 a kill prevents that, the next exporter writes the mark.
 
 One exporter at a time may write to a place. Callers ensure this (``http_edge.server.exporting``),
@@ -337,7 +337,7 @@ class Exporter:
     def _take(
         self, committed: Catalog, tree: TiledTree | None = None, *, is_at_end: bool = False
     ) -> None:
-        """Write the mark of the end for a committed version, and continue from this version.
+        """Write the end mark for a committed version, and continue from this version.
 
         ``tree`` is the version's tree over all seals, if it has grown.
         """

@@ -158,7 +158,7 @@ class TableWriter:
         return self._committed(replace(before, statements=statements, strays=()), said)
 
     def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
-        """Write the mark of the end, and the time until which the export is complete.
+        """Write the end mark, and the time until which the export is complete.
 
         If no time is given, the mark keeps the one that it has.
 
@@ -208,7 +208,7 @@ class TableWriter:
     def remove_torn(self) -> None:
         """Remove drafts on a local disk, and a newest commit that a power cut left incomplete.
 
-        A kill leaves a draft, which may never be written again. No mark of the end names the
+        A kill leaves a draft, which may never be written again. No end mark names the
         incomplete commit, so its rows are exported again. The commit of another process that took
         over meanwhile stays.
 
