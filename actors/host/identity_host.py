@@ -216,8 +216,10 @@ class IdentityHost:
                 return [self._page(read) for read in reads]
             case IsKnown(did):
                 return bool(self._log.read_stream(identity_stream(did), limit=1))
-            case ListQueues(limit, outbound_only, only):
-                return self._log.waiting_queues(outbound_only=outbound_only, did=only, limit=limit)
+            case ListQueues(limit, outbound_only, only, after):
+                return self._log.waiting_queues(
+                    outbound_only=outbound_only, did=only, after=after, limit=limit
+                )
             case Inspect(about):
                 return self._inspector.answer(about)
             case QueryStats():

@@ -64,11 +64,12 @@ class IsKnown(HostQuestion[bool], frozen=True):
 
 
 class ListQueues(HostQuestion[list[WaitingQueue]], frozen=True):
-    """Ask for the waiting queues of the whole log, longest waiting first, or of one identity."""
+    """Ask for the waiting queues of the log, oldest first, from one on, or of one identity."""
 
     limit: int
     outbound_only: bool = False
     did: str | None = None
+    after: WaitingQueue | None = None
 
 
 class Inspect(HostQuestion[InspectionAnswer], frozen=True):

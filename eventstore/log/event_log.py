@@ -16,6 +16,7 @@ import msgspec
 from eventsourcing.persistence import Notification, StoredEvent
 
 from eventstore.log.events import Event, Seconds
+from eventstore.log.streams import identity_stream
 
 BYTES_ANY: Final = 2**62
 """As ``bytes_max``: any number of bytes."""
@@ -151,7 +152,7 @@ class Due(StrEnum):
     PUBLIC_EVENTS = "published_since_ms"
 
 
-class DuePlace(msgspec.Struct, frozen=True, array_like=True):
+class DuePlace(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A place in the order by such a time: Unix milliseconds, then the stream (16 bytes)."""
 
     at_ms: int
@@ -173,6 +174,11 @@ class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     oldest_at_ms: int
     outbound: bool
+
+    @property
+    def place(self) -> DuePlace:
+        """The place in the order of ``waiting_queues``."""
+        return DuePlace(self.oldest_at_ms, identity_stream(self.did).bytes)
 
 
 class DedicatedIdentity(msgspec.Struct, frozen=True, array_like=True):
@@ -382,9 +388,14 @@ class EventLog(LogReader, Protocol):
         """The storage that the log uses, without a scan of it."""
 
     def waiting_queues(
-        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+        self,
+        *,
+        outbound_only: bool = False,
+        did: str | None = None,
+        after: WaitingQueue | None = None,
+        limit: int,
     ) -> Sequence[WaitingQueue]:
-        """Queues that are not empty, the longest waiting first; only that of ``did`` if given."""
+        """Queues that are not empty, oldest first, after one of them; or only that of ``did``."""
 
     def due_identities(
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int

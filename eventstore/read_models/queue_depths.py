@@ -109,12 +109,16 @@ def row_of(depth: QueueDepth) -> tuple[object, ...]:
     )
 
 
-def waiting(session: Session, *, outbound_only: bool, limit: int) -> list[WaitingQueue]:
-    """Queues that are not empty, the longest waiting first."""
+def waiting(
+    session: Session, *, outbound_only: bool, after: WaitingQueue | None, limit: int
+) -> list[WaitingQueue]:
+    """Queues that are not empty, the longest waiting first, after a queue found before."""
     # PostgreSQL uses the partial index only for the condition that it was made with.
     outbound = "outbound = 1 AND " if outbound_only else ""
-    ordered = f"WHERE {outbound}oldest_at_ms IS NOT NULL ORDER BY oldest_at_ms, stream LIMIT ?"
-    return _queues(session.rows(f"{_SELECT} {ordered}", (limit,)))
+    start = _FIRST if after is None else after.place
+    later = f"{outbound}oldest_at_ms IS NOT NULL AND (oldest_at_ms, stream) > (?, ?)"
+    ordered = f"{_SELECT} WHERE {later} ORDER BY oldest_at_ms, stream LIMIT ?"
+    return _queues(session.rows(ordered, (start.at_ms, start.stream, limit)))
 
 
 def waiting_of(session: Session, did: str) -> list[WaitingQueue]:

@@ -243,12 +243,19 @@ class RecorderLog(EventLog):
 
     @override
     def waiting_queues(
-        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+        self,
+        *,
+        outbound_only: bool = False,
+        did: str | None = None,
+        after: WaitingQueue | None = None,
+        limit: int,
     ) -> Sequence[WaitingQueue]:
         with unavailable(), self._store.reading() as session:
             if did is not None:
                 return queue_depths.waiting_of(session, did)
-            return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
+            return queue_depths.waiting(
+                session, outbound_only=outbound_only, after=after, limit=limit
+            )
 
     @override
     def due_identities(

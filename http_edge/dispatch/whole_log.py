@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -36,12 +38,14 @@ async def waiting_queues(
     return _oldest(await asyncio.gather(*answers), limit)
 
 
-async def outbound_queues(gateway: Gateway, limit: int) -> list[WaitingQueue]:
-    """The waiting queues of agents with an endpoint, oldest first, in all databases that answer."""
+async def outbound_queues(
+    gateway: Gateway, limit: int, after: WaitingQueue | None = None
+) -> list[WaitingQueue]:
+    """Queues of agents with an endpoint, oldest first, after one, in all databases that answer."""
 
     async def ask(host: str) -> list[WaitingQueue]:
         try:
-            return await gateway.port(host).ask(ListQueues(limit, outbound_only=True))
+            return await gateway.port(host).ask(ListQueues(limit, outbound_only=True, after=after))
         except HostUnavailable:
             return []
 
@@ -50,8 +54,8 @@ async def outbound_queues(gateway: Gateway, limit: int) -> list[WaitingQueue]:
 
 
 def _oldest(answers: Iterable[Sequence[WaitingQueue]], limit: int) -> list[WaitingQueue]:
-    found = [queue for answer in answers for queue in answer]
-    return sorted(found, key=lambda queue: queue.oldest_at_ms)[:limit]
+    # All answers have this order; that of a single database is not compared.
+    return list(islice(merge(*answers, key=lambda queue: queue.place), limit))
 
 
 def logs_by_database(

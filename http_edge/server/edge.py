@@ -396,9 +396,7 @@ class Edge:
         """Find waiting messages without a delivery worker: their edge died, or had no room."""
         while True:
             try:
-                agents_max = self._settings.outbound.agents_max
-                waiting = await outbound_queues(self._gateway, agents_max)
-                self._delivery_workers.found_waiting([queue.did for queue in waiting])
+                await self._delivery_workers.sweep(partial(outbound_queues, self._gateway))
             except Exception:  # noqa: BLE001 - the next sweep may succeed
                 _LOG.exception("the search for queues with an endpoint failed")
             await asyncio.sleep(self._settings.outbound.sweep_s)

@@ -417,7 +417,7 @@ def test_the_figures_are_the_sums_of_the_newest_depths(log: EventLog) -> None:
 
 
 def test_queues_that_wait_longest_come_first_and_outbound_ones_can_be_found(log: EventLog) -> None:
-    others = [OWNER, OTHER, uuid4(), uuid4()]
+    others = [identity_stream(f"did:key:{name}") for name in "abcd"]
     depths = [
         QueueDepth(others[0], 1, 10, 500, "did:key:a", outbound=True),
         QueueDepth(others[1], 2, 2**40, 400, "did:key:b", outbound=False),
@@ -431,6 +431,21 @@ def test_queues_that_wait_longest_come_first_and_outbound_ones_can_be_found(log:
     assert log.waiting_queues(outbound_only=False, limit=10) == [c, b, a]
     assert log.waiting_queues(outbound_only=False, limit=2) == [c, b]
     assert log.waiting_queues(outbound_only=True, limit=10) == [c, a]
+    assert log.waiting_queues(outbound_only=False, after=c, limit=1) == [b]
+    assert log.waiting_queues(outbound_only=True, after=c, limit=10) == [a]
+    assert log.waiting_queues(outbound_only=True, after=a, limit=10) == []
+
+
+def test_queues_of_one_age_are_each_found_once_after_those_before_them(log: EventLog) -> None:
+    dids = [f"did:key:{number}" for number in range(5)]
+    depths = [QueueDepth(identity_stream(did), 1, 10, 500, did, outbound=True) for did in dids]
+    log.append([encode(OWNER, 1, message())], [message()], depths)
+    found: list[WaitingQueue] = []
+    while some := log.waiting_queues(
+        outbound_only=True, after=found[-1] if found else None, limit=2
+    ):
+        found += some
+    assert [queue.did for queue in found] == sorted(dids, key=identity_stream)
 
 
 def test_the_dedicated_identities_are_those_that_were_not_released_since(log: EventLog) -> None:

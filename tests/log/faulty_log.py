@@ -168,9 +168,16 @@ class FaultyLog(EventLog):
 
     @override
     def waiting_queues(
-        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+        self,
+        *,
+        outbound_only: bool = False,
+        did: str | None = None,
+        after: WaitingQueue | None = None,
+        limit: int,
     ) -> Sequence[WaitingQueue]:
-        return self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
+        return self._log.waiting_queues(
+            outbound_only=outbound_only, did=did, after=after, limit=limit
+        )
 
     @override
     def due_identities(

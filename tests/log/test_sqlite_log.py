@@ -238,16 +238,18 @@ def test_no_question_about_all_queues_looks_at_each(store: SqliteStore) -> None:
         explained = Explained(session)
         asking = cast("Session", explained)
         queue_depths.total(asking, 1)
-        queue_depths.waiting(asking, outbound_only=True, limit=9)
-        queue_depths.waiting(asking, outbound_only=False, limit=9)
+        one = WaitingQueue(OWNER_DID, 1, 7, 9, outbound=True)
+        queue_depths.waiting(asking, outbound_only=True, after=one, limit=9)
+        queue_depths.waiting(asking, outbound_only=False, after=None, limit=9)
         for time_ in Due:
             queue_depths.due(asking, time_, until_ms=1, after=None, limit=9)
     by_age = "INDEX due_by_oldest_at_ms (oldest_at_ms>?)"
+    place = "(oldest_at_ms,stream)>(?,?)"
     assert explained.plans[:4] == [
         "SCAN queue_totals",
         f"SEARCH queue_depths USING COVERING {by_age}",
-        "SEARCH queue_depths USING INDEX outbound_by_oldest (outbound=? AND oldest_at_ms>?)",
-        f"SEARCH queue_depths USING {by_age}",
+        f"SEARCH queue_depths USING INDEX outbound_by_oldest (outbound=? AND {place})",
+        f"SEARCH queue_depths USING INDEX due_by_oldest_at_ms ({place})",
     ]
     assert [plan.split()[4] for plan in explained.plans[4:]] == [f"due_by_{due}" for due in Due]
     assert all(plan.startswith("SEARCH") for plan in explained.plans[4:])

@@ -1,20 +1,27 @@
 """The delivery workers of one edge: one for each agent with messages to deliver, up to a bound.
 
 A worker starts when messages wait for its agent and ends when none is left. If there is no room for
-a worker, the sweep through the queues finds its agent again (``found_waiting``).
+a worker, or it was stopped for another, a sweep through the queues finds its agent (``sweep``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from typing import Final, TypeAlias
 
 from actors.host.tasks import Tasks
+from eventstore.log.event_log import WaitingQueue
 from http_edge.didcomm.outbound.worker import DeliveryQueue, DeliveryWorker
 
 _LOG = logging.getLogger(__name__)
+_SHARE: Final = 100
+"""A sweep stops one in so many workers at most for the agents that it found. A new worker tries at
+once, with short pauses at first, and each try at an endpoint that fails is rows in the log."""
+FindQueues: TypeAlias = Callable[[int, WaitingQueue | None], Awaitable[Sequence[WaitingQueue]]]
+"""Returns up to so many queues with messages for endpoints, oldest first, after one of them."""
 
 
 class DeliveryWorkers:
@@ -25,6 +32,9 @@ class DeliveryWorkers:
         self._agents: dict[str, DeliveryWorker] = {}
         self._tasks = Tasks()
         self._closing = False
+        self._after: WaitingQueue | None = None
+        self._until_ms = 0
+        """Where the next sweep goes on, and when its round of sweeps began."""
 
     def wake(self, did: str) -> None:
         """Start or wake the worker of agent ``did``, who may have messages. Never waits.
@@ -44,13 +54,41 @@ class DeliveryWorkers:
         if worker is not None:
             worker.try_again()
 
-    def found_waiting(self, dids: Iterable[str]) -> None:
-        """Start or wake workers for agents with waiting messages; stop no other for them."""
-        for did in dids:
-            if did in self._agents:
-                self._agents[did].wake()
+    async def sweep(self, find: FindQueues) -> None:
+        """Start or wake workers for the next agents of all whose messages wait.
+
+        It goes on after the last one that the sweep before reached. A round of sweeps ends with
+        what came after its begin, so that the oldest come again however many new ones there are.
+        """
+        limit = self._queue.settings.agents_max
+        if self._after is None:
+            self._until_ms = max(self._until_ms, self._queue.clock())  # which may be set back
+        found = await find(limit, self._after)
+        reached = self.found_waiting([queue.did for queue in found])
+        last = found[reached - 1] if reached else self._after
+        is_over = last is not None and last.oldest_at_ms > self._until_ms
+        self._after = None if is_over or reached == len(found) < limit else last
+
+    def found_waiting(self, dids: Sequence[str]) -> int:
+        """Start or wake workers for agents with waiting messages, in order; return for how many.
+
+        If there are too many workers, a share of them is stopped for these, as in ``wake``; none
+        while workers wait for their queries: these have not begun yet.
+        """
+        share = max(1, self._queue.settings.agents_max // _SHARE)
+        stops = 0 if self._queue.querying.locked() else share
+        workers = [self._agents.get(did) for did in dids]  # one that is stopped here stays so
+        for reached, (did, worker) in enumerate(zip(dids, workers, strict=True)):
+            if worker is not None:
+                worker.wake()
             elif self._has_room():
                 self._start(did)
+            elif stops and self._stop_one_that_waits():
+                stops -= 1
+                self._start(did)
+            else:
+                return reached
+        return len(dids)
 
     def figures(self) -> dict[str, int]:
         """Return counts of delivered messages and failed tries since the start, and of workers."""

@@ -88,7 +88,9 @@ class RecordingHost(HostPort):
             return cast("A", [self.page for _ in question.reads])
         await self._turn([])
         if isinstance(question, ListQueues):
-            return cast("A", self.queues)
+            after = question.after
+            later = [queue for queue in self.queues if after is None or queue.place > after.place]
+            return cast("A", later[: question.limit])
         shards = dict.fromkeys(self.shards, "1")
         name = self.incarnation_name
         fails = self.log_fails

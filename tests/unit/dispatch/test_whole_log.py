@@ -16,9 +16,11 @@ from tests.unit.dispatch.test_gateway import LIMITS
 LATER, EARLIER = (WaitingQueue(f"did:example:{n}", 1, 1, 9 - n, outbound=True) for n in (1, 2))
 
 
-async def test_deliveries_of_the_other_databases_go_on_while_one_is_away() -> None:
+def two_databases() -> tuple[Gateway, RecordingHost, RecordingHost]:
+    """A gateway to one host of each."""
     placement = Placement(shards=4, hosts=1, databases=2)
-    hosts = dict(zip(placement.host_names, (RecordingHost(), RecordingHost()), strict=True))
+    first, second = RecordingHost(), RecordingHost()
+    hosts = dict(zip(placement.host_names, (first, second), strict=True))
     gateway = Gateway(
         Routes.fixed(placement),
         lambda name: hosts[name],
@@ -26,11 +28,27 @@ async def test_deliveries_of_the_other_databases_go_on_while_one_is_away() -> No
         on_push=lambda _: None,
         on_new_incarnation=lambda _: None,
     )
-    hosts["host-0-0"].queues, hosts["host-1-0"].queues = [LATER], [EARLIER]
+    return gateway, first, second
+
+
+async def test_deliveries_of_the_other_databases_go_on_while_one_is_away() -> None:
+    gateway, first, second = two_databases()
+    first.queues, second.queues = [LATER], [EARLIER]
     assert await waiting_queues(gateway, 9) == [EARLIER, LATER]
     assert await outbound_queues(gateway, 9) == [EARLIER, LATER]
     assert await outbound_queues(gateway, 1) == [EARLIER]
-    hosts["host-1-0"].fails = HostNotReached
+    second.fails = HostNotReached
     assert await outbound_queues(gateway, 9) == [LATER]
     with pytest.raises(HostUnavailable):
         await waiting_queues(gateway, 9)  # operators would take the rest for all
+
+
+async def test_each_queue_of_several_databases_is_found_once_after_those_before_it() -> None:
+    gateway, *hosts = two_databases()
+    same_age = [WaitingQueue(f"did:example:{n}", 1, 1, 7, outbound=True) for n in range(6)]
+    for host, queues in zip(hosts, (same_age[:3], same_age[3:]), strict=True):
+        host.queues = sorted(queues, key=lambda queue: queue.place)
+    found: list[WaitingQueue] = []
+    while some := await outbound_queues(gateway, 1, found[-1] if found else None):
+        found += some
+    assert found == sorted(same_age, key=lambda queue: queue.place)

@@ -19,6 +19,7 @@ from actors.core.commands import (
     StartLive,
 )
 from actors.core.replies import Delivery, Done, EnvelopeQueued, Purged, QueueState
+from eventstore.log.event_log import WaitingQueue
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
@@ -26,6 +27,7 @@ from http_edge.didcomm.outbound.worker import DeliveryQueue
 from http_edge.didcomm.unknown_dids import AgentDids
 from http_edge.dids.addresses import Lookup
 from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.whole_log import outbound_queues
 from http_edge.settings.settings import Outbound, Settings
 from tests.edge.local_host import LocalHosts
 from tests.unit.outbound.agent_host import WAIT_S
@@ -74,6 +76,13 @@ class DeliveryNetwork:
             gateway = self.hosts.gateway(edge)
             self._edges[edge] = gateway, WatchedIdentities(gateway)
         return self._edges[edge][1]
+
+    async def outbound_queues(
+        self, limit: int, after: WaitingQueue | None
+    ) -> Sequence[WaitingQueue]:
+        """The waiting queues of agents with an endpoint, as an edge finds them."""
+        self.identities()
+        return await outbound_queues(self._edges["edge-0"][0], limit, after)
 
     def workers(
         self,

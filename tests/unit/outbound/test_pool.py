@@ -224,6 +224,7 @@ async def test_an_agent_whose_queries_wait_makes_room_for_one_with_a_new_message
     workers = network.workers(agents.lookup, agents_max=len(dids))
     workers.found_waiting(dids)
     await asyncio.sleep(0)  # all have begun: the last one waits
+    assert workers.found_waiting([ALICE]) == 0
     workers.wake(ALICE)
     assert workers.figures()["agents"] == len(dids)
     await idle(workers)
@@ -298,12 +299,48 @@ async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
         workers = network.workers(agents.lookup, agents_max=1, retry_s_min=60, wakes=ALICE)
         await network.identities().answered(ReleaseLeases)
         await network.state(ALICE)  # by the time of an answer the failed one sleeps
-        workers.found_waiting([BOB])
-        assert agents.received == []
         workers.wake(BOB)
         await idle(workers)
         assert agents.received == [BOB.encode()]
         assert await network.waiting(ALICE) == 1
+
+
+async def test_sweeps_reach_each_agent_again_while_all_fail_and_new_ones_come(
+    network: DeliveryNetwork,
+) -> None:
+    dids = [did_key(raw_key(number)) for number in range(10, 16)]
+    found: list[str] = []
+    async with agent_host(running=False) as down:
+        workers = network.workers(down.lookup, agents_max=1)
+        for tries, did in enumerate(dids, start=1):
+            await network.connect(did, down.url(), queued=envelopes(1))
+            network.now_ms += 1
+            await workers.sweep(network.outbound_queues)
+            found += workers._agents
+            await network.identities().answered(ReleaseLeases, tries)
+            await network.state(did)  # by the time of an answer the failed one sleeps
+    # A round ends with the first queue that is newer than its begin.
+    assert found == [*dids[:3], *dids[:3]]
+
+
+async def test_a_sweep_does_not_start_a_worker_again_that_it_has_stopped(
+    network: DeliveryNetwork,
+) -> None:
+    first, second, third = dids = [did_key(raw_key(number)) for number in range(10, 13)]
+    running: list[list[str]] = []
+    async with agent_host(running=False) as down:
+        workers = network.workers(down.lookup, agents_max=2)
+        for tries in (1, 2, 3, 4, 4):
+            if len(running) < len(dids):
+                await network.connect(dids[tries - 1], down.url(), queued=envelopes(1))
+                network.now_ms += 1
+            await workers.sweep(network.outbound_queues)
+            running.append([*workers._agents])
+            await network.identities().answered(ReleaseLeases, tries)
+            await network.state(first)  # by the time of an answer the failed one sleeps
+    # There is room for two. The third gets the place of the first, then the first of the second.
+    last = [third, first]
+    assert running == [[first], [first, second], [second, third], last, last]
 
 
 @asynccontextmanager
