@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -30,6 +30,7 @@ from actors.host.port import (
 from actors.host.question_threads import THREADS
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from http_edge.dispatch.outbox import SESSIONS, Outbox
+from http_edge.dispatch.places import place_in
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -275,13 +276,11 @@ class Gateway:
         The second ends after ``_PLACE_S_MAX``, so that hosts that hang, however many, leave places
         to the others.
         """
-        async with self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX)):
-            await self._reads.acquire()
-            with ExitStack() as place:
-                place.callback(self._reads.release)
-                ends = asyncio.get_running_loop().call_later(_PLACE_S_MAX, place.close)
-                place.callback(ends.cancel)
-                yield
+        async with (
+            self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX)),
+            place_in(self._reads, _PLACE_S_MAX),
+        ):
+            yield
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
         """The lock that lets an owner read one page at a time: pages may be large.

@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
@@ -55,6 +55,7 @@ from http_edge.didcomm.outbound.destinations import (
 )
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids
+from http_edge.dispatch.places import place_in
 from http_edge.settings.settings import Outbound
 from http_edge.telemetry.line_pace import LinePace
 
@@ -71,6 +72,7 @@ QUERYING_MAX: Final = 64
 """Workers of an edge, of those that have not failed, that query their queues at once, two commands
 each. A sweep starts thousands, whose queries would fill a host's outbox: it refuses others then."""
 _QUERY_S_MAX: Final = 2.0
+"""A host that hangs leaves the place to agents of others; its queries end with their calls."""
 _OTHERS_S_MAX: Final = 5.0
 """Longest pause while another session delivers: each look is two queries to the host."""
 ASIDE_MS: Final = 600_000
@@ -456,14 +458,10 @@ class DeliveryWorker:
 
     async def _query(self) -> tuple[Connected | Refusal, QueueState | Refusal]:
         ask = self._queue.identities.ask_unprompted
-        with ExitStack() as place:
+        async with AsyncExitStack() as place:
             if not self._failures:  # pauses spread what follows a failure
                 with self._may_be_stopped():
-                    await self._queue.querying.acquire()
-                place.callback(self._queue.querying.release)
-                # A host that hangs leaves the place to agents of others.
-                ends = asyncio.get_running_loop().call_later(_QUERY_S_MAX, place.close)
-                place.callback(ends.cancel)
+                    await place.enter_async_context(place_in(self._queue.querying, _QUERY_S_MAX))
             return await asyncio.gather(
                 ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
             )
