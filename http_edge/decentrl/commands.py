@@ -10,6 +10,7 @@ claimed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias
@@ -103,6 +104,23 @@ _OF_STRANGERS: Final = frozenset(
     }
 )
 """Refusals that cost a stranger only a key made for the command: the signature proves no more."""
+
+
+class _Registrant(Enum):
+    """What the mediator knows of an identity that registers."""
+
+    RENEWS = auto()
+    NEW = auto()
+    GIVEN_UP = auto()
+    """For another DID, in DIDComm."""
+    UNKNOWN = auto()
+    """Its host does not answer."""
+
+
+_WHY_NEW: Final = {
+    Refusal.RECIPIENT_NOT_REGISTERED: _Registrant.NEW,
+    Refusal.UNAUTHORIZED_COMMAND: _Registrant.GIVEN_UP,
+}
 
 
 class CommandEndpoint:
@@ -255,32 +273,42 @@ class CommandEndpoint:
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
-        why_new: Refusal | None = None
-        if isinstance(result.command, Register) and result.command.admitted:
-            # A new identity costs a stranger only a key: a rate per sender bounds nothing. One that
-            # is refused takes nothing from the rate that the admitted ones share.
-            wait_s = registration_wait_s()
-            if wait_s is not None or result.invitation_id:
-                why_new = await self._why_new(submission)
-            if wait_s is not None and why_new is not None:
-                return refuse(Refusal.RATE_LIMITED, wait_s)
+        """Carry out a command after what comes before it, one step of which uses up its nonce."""
         if result.registered_first is not None:
             checked, submission = await self._check_registered(submission, result.registered_first)
             if not isinstance(checked, Registered):
                 return _refused(checked)
-        if why_new is Refusal.TEMPORARILY_UNAVAILABLE:
-            return refuse(why_new)
-        if why_new is Refusal.UNAUTHORIZED_COMMAND:
-            assert isinstance(result.command, Register)
-            # Its DID was given up, and uses no invitation up, even if it speaks again by now.
-            command = msgspec.structs.replace(result.command, admitted=False)
-            result = msgspec.structs.replace(result, command=command)
-        elif why_new is not None:
-            refused = await self._use_invitation(submission, result)
-            if refused is not None:
-                return refused
-            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+        elif isinstance(result.command, Register) and result.command.admitted:
+            admitted = await self._admit(submission, result, result.command)
+            if isinstance(admitted, Answer):
+                return admitted
+            submission, result = admitted
         return await self._carry_out(submission, result, size_bytes)
+
+    async def _admit(
+        self, submission: Submission, result: ValidatedCommand, command: Register
+    ) -> Answer | tuple[Submission, ValidatedCommand]:
+        """Admit a registration by the rate of new identities, and by its invitation if it has one.
+
+        A new identity costs a stranger only a key: a rate per sender bounds nothing. One that is
+        refused takes nothing from the rate that the admitted ones share.
+        """
+        wait_s = registration_wait_s()
+        if wait_s is None and not result.invitation_id:
+            return submission, result
+        registrant = await self._registrant(submission)
+        if registrant is _Registrant.RENEWS:
+            return submission, result
+        if registrant is _Registrant.UNKNOWN:
+            return refuse(Refusal.TEMPORARILY_UNAVAILABLE)
+        if wait_s is not None:
+            return refuse(Refusal.RATE_LIMITED, wait_s)
+        if registrant is _Registrant.GIVEN_UP:
+            # It uses no invitation up, even if its DID speaks again by now.
+            refused = msgspec.structs.replace(command, admitted=False)
+            return submission, msgspec.structs.replace(result, command=refused)
+        answer = await self._use_invitation(submission, result)
+        return answer or (msgspec.structs.replace(submission, claim=None, charge=0.0), result)
 
     async def _carry_out(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int, tries: int = 1
@@ -351,8 +379,8 @@ class CommandEndpoint:
         late = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
         return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
 
-    async def _why_new(self, submission: Submission) -> Refusal | None:
-        """Why the registering identity may not renew; None if it may. Uses up no nonce."""
+    async def _registrant(self, submission: Submission) -> _Registrant:
+        """What is known of the registering identity. Uses up no nonce."""
         check = msgspec.structs.replace(
             submission,
             claim=None,
@@ -362,7 +390,9 @@ class CommandEndpoint:
             adds=False,
         )
         reply = await self._gateway.submit(check)
-        return reply.code if isinstance(reply, Refused) else None
+        if not isinstance(reply, Refused):
+            return _Registrant.RENEWS
+        return _WHY_NEW.get(reply.code, _Registrant.UNKNOWN)
 
     async def _read_in_turn(self, read: Read, result: ValidatedCommand) -> Answer:
         """Read a large page while no other request of the address reads one.
