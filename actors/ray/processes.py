@@ -218,6 +218,7 @@ def stop(folder: Path | None = None, *, code: int = 0) -> None:
 
 def _end_without_ray(code: int) -> None:
     _LOG.error("Ray does not end: it is killed", extra={"exit_code": code})
+    logging.shutdown()  # so that the line is written
     os._exit(code)
 
 

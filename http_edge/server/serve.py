@@ -41,17 +41,13 @@ from http_edge.server.databases_away import publish_away
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_leases, host_options, placement_of
 from http_edge.server.log_check import check_log, only_mediator, why_unserved
-from http_edge.server.metrics import (
-    Scrape,
-    metrics_served,
-    metrics_socket,
-)
+from http_edge.server.metrics import Scrape, metrics_served, metrics_socket
 from http_edge.server.ray_edge import edge_name, start_edge
 from http_edge.server.status_files import database_numbers
 from http_edge.server.systemd import notify_ready
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
-from http_edge.telemetry.logs import LogPipe, configure
+from http_edge.telemetry.logs import LogPipe
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -74,30 +70,30 @@ def run(loaded: Loaded) -> int:
     """
     started_s = time.monotonic()
     settings = loaded.settings
-    configure(settings.log_level)
-    _leave_no_core_dump()
-    _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
-    settings = _on_node(settings)
-    make_data_dir(settings.data_dir)
-    with (
-        locked(settings.data_dir) as was_killed,
-        reserved_address(settings.listen, "--listen", patient=was_killed) as port,
-        reserved_address(
-            settings.operators.listen, "--set operators.listen", patient=was_killed
-        ) as operators_port,
-        metrics_socket(settings.metrics_listen) as metrics,
-    ):
-        if was_killed:
-            _LOG.warning("the last mediator here was killed, or its machine stopped")
-            settings.operators_address_path.unlink(missing_ok=True)
-        settings = settings.bound_to(port, operators_port)
-        away = check_log(settings)
-        open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
-        answers = min(set(range(len(settings.log_dsns))) - away.keys())
-        clock = ClockWatch(host_leases(settings, answers), settings.limits.clock_off_s_max)
-        clock.check()
-        with only_mediator(settings):
-            return _served(settings, away, metrics, clock, started_s=started_s)
+    with contextlib.closing(LogPipe(settings.log_level)) as lines:
+        _leave_no_core_dump()
+        _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
+        settings = _on_node(settings)
+        make_data_dir(settings.data_dir)
+        with (
+            locked(settings.data_dir) as was_killed,
+            reserved_address(settings.listen, "--listen", patient=was_killed) as port,
+            reserved_address(
+                settings.operators.listen, "--set operators.listen", patient=was_killed
+            ) as operators_port,
+            metrics_socket(settings.metrics_listen) as metrics,
+        ):
+            if was_killed:
+                _LOG.warning("the last mediator here was killed, or its machine stopped")
+                settings.operators_address_path.unlink(missing_ok=True)
+            settings = settings.bound_to(port, operators_port)
+            away = check_log(settings)
+            open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
+            answers = min(set(range(len(settings.log_dsns))) - away.keys())
+            clock = ClockWatch(host_leases(settings, answers), settings.limits.clock_off_s_max)
+            clock.check()
+            with only_mediator(settings):
+                return _served(settings, away, metrics, clock, lines.prepare, started_s=started_s)
 
 
 def _served(
@@ -105,6 +101,7 @@ def _served(
     away: dict[int, str],
     metrics: socket.socket | None,
     clock: ClockWatch,
+    prepare: processes.Prepare,
     *,
     started_s: float,
 ) -> int:
@@ -116,7 +113,8 @@ def _served(
     folder = _start_ray(settings.data_dir)
     try:
         settings.served_url_path.write_text(settings.url)
-        mediator = _Mediator(settings, away, metrics, token, clock, keys, started_s=started_s)
+        parts = settings, away, metrics, token, clock, keys
+        mediator = _Mediator(*parts, prepare=prepare, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     except Stop as stop:
         code = stop.exit_code
@@ -195,12 +193,14 @@ class _Mediator:
         clock: ClockWatch,
         keys: tuple[bytes, bytes],
         *,
+        prepare: processes.Prepare,
         started_s: float,
     ) -> None:
         """A mediator after the start of Ray; its own start began at ``started_s``, monotonic.
 
         ``away`` has the reason for each database that is not served, by its number. ``keys`` are
-        the public halves of the keys that the log belongs to.
+        the public halves of the keys that the log belongs to. ``prepare`` sets up the logging of
+        a host or an edge.
         """
         self._settings = settings
         self._away = away
@@ -211,7 +211,7 @@ class _Mediator:
         self._keys = keys
         self._node: ClusterNode | None = None
         self._started_s = started_s
-        self._prepare = LogPipe().prepare(settings.log_level)
+        self._prepare = prepare
         self._stopping = asyncio.Event()
         self._exit = Exit.OK
         self._hosts: dict[str, Any] = {}

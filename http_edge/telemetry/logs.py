@@ -13,7 +13,8 @@ structlog's processors turn each record into a line. They enforce what may be wr
   and other readers do not learn from them which identity it is.
 
 Ray sends the output of its workers to files of its own. So the main process opens a pipe
-(``LogPipe``), every actor writes its lines there, and a thread copies them to stderr.
+(``LogPipe``), it and every actor write their lines there, and a thread copies them to stderr. If
+stderr is not read, as when its terminal is stopped, only that thread waits.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from io import RawIOBase
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, TextIO, TypeAlias
@@ -41,6 +43,7 @@ from uuid import UUID
 from structlog import dev
 from structlog.stdlib import ProcessorFormatter
 from structlog.typing import Processor
+from typing_extensions import override
 
 from http_edge.telemetry import request_id
 
@@ -57,6 +60,8 @@ _EVENT_CHARS: Final = 28
 _PROCESS_CHARS: Final = 7
 _SCANNED_CHARS_MAX: Final = 4_096
 _HASH_BYTES: Final = 8
+_LAST_LINES_S_MAX: Final = 1.0
+"""How long the end of the main process waits for the reader of stderr."""
 _DID: Final = re.compile(
     r"did(:|%3A)([a-z0-9]+)\1[A-Za-z0-9._:%=+/-]*[A-Za-z0-9_=-]", re.IGNORECASE
 )
@@ -78,14 +83,14 @@ def configure(
     level: str,
     stream: TextIO | None = None,
     *,
-    pipe: str | None = None,
+    pipe: str | PipeLines | None = None,
     process: str = "main",
     style: Style | None = None,
 ) -> None:
     """Send all lines of this process from ``level`` up, warnings included, to one place.
 
-    That place is ``stream``, by default stderr. With the path of a ``pipe`` (a named one, or one of
-    another process below ``/proc``) the lines go to the pipe instead, and never wait for its
+    That place is ``stream``, by default stderr. With a ``pipe``, or the path of one (a named one,
+    or one of another process below ``/proc``), the lines go there instead, and never wait for its
     reader; a pipe that cannot be opened is ignored. ``process`` names the process in every line.
     The default for ``style`` is ``style_of`` the stream.
     """
@@ -200,14 +205,10 @@ def _printable(value: object) -> str:
 class PipeLines(logging.Handler):
     """Writes lines to a pipe without ever waiting: a line that finds no room is dropped."""
 
-    def __init__(self, path: str) -> None:
-        """A writer to the pipe at ``path``.
-
-        Raises:
-            OSError: no process reads it.
-        """
+    def __init__(self, descriptor: int) -> None:
+        """A writer to this end of a pipe, which does not block."""
         super().__init__()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        self._descriptor = descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line as a whole or not at all."""
@@ -215,33 +216,56 @@ class PipeLines(logging.Handler):
             os.write(self._descriptor, f"{self.format(record)}\n".encode("ascii"))
 
     def close(self) -> None:
-        """Close the pipe's end."""
+        """Close the pipe's end; later lines are dropped."""
+        # The number may be that of another file soon.
+        descriptor, self._descriptor = self._descriptor, -1
         with suppress(OSError):
-            os.close(self._descriptor)
+            os.close(descriptor)
         super().close()
 
 
-class LogPipe:
+class LogPipe(PipeLines):
     """A pipe for the lines of all processes on this machine; the main process reads it."""
 
-    def __init__(self) -> None:
-        """Open the pipe, and copy what is written to it to stderr; lines without room are lost."""
-        self._reading, self._writing = os.pipe()
-        threading.Thread(target=self._copy, name="log-pipe", daemon=True).start()
+    def __init__(self, level: str) -> None:
+        """Open the pipe, and send the lines of this process from ``level`` up there.
 
-    def prepare(self, level: str) -> Callable[[str], None]:
-        """The function that an actor calls first, with its name, to send its lines here."""
-        path = f"/proc/{os.getpid()}/fd/{self._writing}"
-        return partial(_configure_actor, level, path, style_of(sys.stderr))
+        All lines are copied to stderr; lines without room are lost.
+        """
+        self._reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        super().__init__(writing)
+        path, style = f"/proc/{os.getpid()}/fd/{writing}", style_of(sys.stderr)
+        self.prepare: Callable[[str], None] = partial(_configure_actor, level, path, style)
+        """What an actor calls first, with its name, to send its lines here."""
+        self._copying = threading.Thread(target=self._copy, name="log-pipe", daemon=True)
+        self._copying.start()
+        configure(level, pipe=self, style=style)
+
+    @override
+    def close(self) -> None:
+        """Close the pipe's end, and wait a bounded time until all lines are copied."""
+        if self._descriptor >= 0:
+            super().close()
+            self._copying.join(_LAST_LINES_S_MAX)
 
     def _copy(self) -> None:
+        # Not through Python's buffer, whose lock Python needs if this process ends meanwhile.
+        stderr: Any = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)
+        rest = b""
         while chunk := os.read(self._reading, _CHUNK_BYTES):
             for line in chunk.splitlines(keepends=True):
-                # A full disk loses lines, but must not end this thread: the pipe would stay full.
-                with suppress(OSError):
-                    sys.stderr.buffer.flush()  # an earlier line's rest first, so that none is torn
-                    sys.stderr.buffer.write(line)
-                    sys.stderr.buffer.flush()
+                # An earlier line's rest first, so that none is torn.
+                rest = _rest_of(rest, stderr) or _rest_of(line, stderr)
+
+
+def _rest_of(text: bytes, stderr: RawIOBase) -> bytes:
+    """Write the text; return what found no room."""
+    # A full disk loses lines, but must not end the copying thread: the pipe would stay full.
+    with suppress(OSError):
+        while text and (count := stderr.write(text)):
+            text = text[count:]
+    return text
 
 
 def _configure_actor(level: str, pipe: str, style: Style, name: str) -> None:
@@ -249,10 +273,12 @@ def _configure_actor(level: str, pipe: str, style: Style, name: str) -> None:
     configure(level, pipe=pipe, process=name, style=style)
 
 
-def _handler(stream: TextIO, pipe: str | None) -> logging.Handler:
+def _handler(stream: TextIO, pipe: str | PipeLines | None) -> logging.Handler:
+    if isinstance(pipe, PipeLines):
+        return pipe
     if pipe is not None:
         with suppress(OSError):
-            return PipeLines(pipe)
+            return PipeLines(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     return logging.StreamHandler(stream)
 
 

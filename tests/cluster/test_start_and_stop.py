@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -42,10 +43,12 @@ from tests.cluster.server import (
     Server,
     own_environment,
     processes_of,
+    ready_url,
     send,
     serve_command,
 )
 from tests.crash.owner import here
+from tests.full_pipe import fill
 
 pytestmark = pytest.mark.cluster
 REFUSED_S_MAX = 60.0
@@ -268,6 +271,28 @@ def test_sigterm_during_the_start_ends_it_without_ready(moment: str, tmp_path: P
     assert events[-2:] == ["stopping", "stopped"]
 
 
+def test_sigterm_ends_a_mediator_whose_stderr_is_not_read(tmp_path: Path) -> None:
+    unread, stderr = os.pipe()
+    with subprocess.Popen(
+        serve_command(tmp_path, listen="127.0.0.1:0"),
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        stderr=stderr,
+        env=own_environment(),
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert ready_url(process.stdout)
+            fill(stderr)
+            process.terminate()
+            assert process.wait(DRAINED_S_MAX) == Exit.OK
+        finally:
+            process.kill()
+            os.close(stderr)
+            os.close(unread)
+
+
 def said_by_all(server: Server, file: str) -> list[str]:
     """What this file of /proc says of each process that has not ended meanwhile, as some of Ray's
     do at any time."""
@@ -347,6 +372,7 @@ def test_a_mediator_whose_raylet_hangs_ends_so_that_it_is_started_again(tmp_path
         send(raylet, signal.SIGSTOP)
         assert server.exit_code(RAY_LOST_S_MAX) == Exit.INTERNAL
         server.wait_until_gone()
+        assert "Ray does not end" in (server.data_dir / "stderr").read_text().splitlines()[-1]
 
 
 def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(tmp_path: Path) -> None:

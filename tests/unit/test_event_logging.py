@@ -11,12 +11,12 @@ import queue
 import random
 import re
 import secrets
+import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -33,6 +33,7 @@ from http_edge.telemetry.logs import (
     safe_value,
     short_did,
 )
+from tests.full_pipe import fill
 
 DID = "did:decentrl:YWxpY2U:z6MkpTzgH3Kj2w:z6LSqR9vNp:ZGlkOndlYjptZWRpYXRvci5leGFtcGxl"
 UUID4 = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -352,21 +353,51 @@ def test_lines_of_other_processes_arrive_whole_again_after_stderr_had_no_room(
     line = json.dumps({"event": "too many", "field": "x" * 270}).encode() + b"\n"
     with io.TextIOWrapper(io.BufferedWriter(disk)) as stderr, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", stderr)
-        others = {*threading.enumerate()}
-        pipe = LogPipe()
-        (copying,) = {*threading.enumerate()} - others
-        pipe.prepare("info")("edge-1")
-        os.write(pipe._writing, line * 40)  # at once, and more than Python buffers
+        pipe = LogPipe("info")
+        os.write(pipe._descriptor, line * 40)  # at once, as by many
         disk.refused.get(timeout=10)
         disk.room_bytes = 1 << 20
         logging.getLogger("poste.test").info("there is room")
-        logging.getLogger().handlers[0].close()
-        os.close(pipe._writing)
-        copying.join(10)
+        pipe.close()
         os.close(pipe._reading)
     *early, last = [json.loads(text) for text in (tmp_path / "stderr").read_bytes().splitlines()]
     assert len(early) >= room_bytes // len(line)
     assert last["event"] == "there is room"
+
+
+_MAIN: Final = """
+import logging
+from http_edge.telemetry.logs import LogPipe
+pipe = LogPipe("info")
+for number in range(100):
+    logging.getLogger("poste.test").info("line %d", number)
+"""
+"""A main process that writes some lines."""
+_END: Final = "import os; pipe.close(); os._exit(0)"
+_END_WITHOUT_RAY: Final = "from actors.ray import processes; processes._end_without_ray(0)"
+
+
+@pytest.mark.parametrize("end", [_END, _END_WITHOUT_RAY])
+def test_the_last_lines_of_the_main_process_are_written_before_it_ends(
+    tmp_path: Path, end: str
+) -> None:
+    path = tmp_path / "stderr"
+    with path.open("wb") as stderr:
+        subprocess.run([sys.executable, "-c", _MAIN + end], stderr=stderr, check=True, timeout=60)
+    lines = [json.loads(line)["event"] for line in path.read_bytes().splitlines()]
+    assert lines[:100] == [f"line {number}" for number in range(100)]
+    assert len(lines) == (100 if end == _END else 101)
+
+
+def test_a_main_process_whose_stderr_is_not_read_ends() -> None:
+    reading, writing = os.pipe()
+    fill(writing)
+    ended = subprocess.run(
+        [sys.executable, "-c", _MAIN + "pipe.close()"], stderr=writing, timeout=60, check=False
+    )
+    os.close(writing)
+    os.close(reading)
+    assert ended.returncode == 0
 
 
 @pytest.mark.usefixtures("logging_as_before")

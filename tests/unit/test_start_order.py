@@ -26,6 +26,13 @@ WAIT_S = 10.0
 LONG_S = 600.0
 
 
+def mediator_of(settings: Settings, away: dict[int, str] | None = None) -> Any:
+    """A mediator of these settings whose other parts are only kept."""
+    nothing: Any = object()
+    parts: Any = away or {}, None, nothing, nothing, nothing
+    return serve._Mediator(settings, *parts, prepare=nothing, started_s=0)
+
+
 class Waiting:
     """A question to an actor of Ray that is answered when the test says so."""
 
@@ -41,8 +48,8 @@ class Waiting:
 async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_are_not_ready(
     tmp_path: Path,
 ) -> None:
-    settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    mediator: Any = mediator_of(settings)
     edge, host = Waiting(), Waiting()
     mediator._edges, mediator._hosts = {"edge-0": edge}, {"host-0": host}
     starting = asyncio.create_task(mediator._until_ready())
@@ -59,9 +66,9 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
 async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_host_and_no_edge(
     tmp_path: Path,
 ) -> None:
-    limits, nothing = Limits(host_lease_s=LEASE_S_MAX), object()
+    limits = Limits(host_lease_s=LEASE_S_MAX)
     settings = Settings(data_dir=tmp_path, limits=limits).on_node("a", "127.0.0.1")
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = mediator_of(settings)
     with closing(open_host_leases(settings.log_dsn)) as leases:
         leases.take(HostLease("host-a-0", "a", "killed", "127.0.0.1", 1, b""), LEASE_S_MAX)
         serving = asyncio.create_task(mediator.serve([]))
@@ -77,9 +84,9 @@ async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_wha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placer_link, "_ANSWER_S_MAX", LONG_S)
-    settings, nothing = Settings(data_dir=tmp_path).on_node("a", "127.0.0.1"), object()
+    settings = Settings(data_dir=tmp_path).on_node("a", "127.0.0.1")
     away = {1: "its port failed"}
-    mediator: Any = serve._Mediator(settings, away, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = mediator_of(settings, away)
     loop, has_question = asyncio.get_running_loop(), asyncio.Event()
 
     def no_batch(*_: object) -> None:
@@ -104,7 +111,7 @@ async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_wha
 async def test_a_database_is_looked_at_again_when_there_was_no_thread_to_look_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, nothing = list[int](), object()
+    looks = list[int]()
 
     def full(*_: object) -> str:
         looks.append(1)
@@ -115,19 +122,17 @@ async def test_a_database_is_looked_at_again_when_there_was_no_thread_to_look_wi
     monkeypatch.setattr(serve, "_AWAY_S", 0)
     monkeypatch.setattr(serve, "_aside", full)
     settings = Settings(data_dir=tmp_path)
-    mediator: Any = serve._Mediator(settings, {0: ""}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = mediator_of(settings, {0: ""})
     with pytest.raises(ReferenceError):
         await mediator._serve_once_back(0)
 
 
 async def test_a_mediator_ends_when_a_part_of_its_main_process_fails(tmp_path: Path) -> None:
-    nothing = object()
-
     async def failing() -> None:
         raise RuntimeError("can't start new thread")
 
     settings = Settings(data_dir=tmp_path)
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = mediator_of(settings)
     mediator._vital(failing())
     async with asyncio.timeout(WAIT_S):
         await mediator._stopping.wait()
@@ -141,8 +146,8 @@ async def test_systemd_learns_that_the_mediator_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the whole path may be longer than that of a socket may be
-    settings, nothing = Settings(data_dir=tmp_path), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    settings = Settings(data_dir=tmp_path)
+    mediator: Any = mediator_of(settings)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
         systemd.bind(address.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", address)
@@ -167,9 +172,8 @@ async def test_what_is_next_can_be_typed_where_the_mediator_was_started(
     program.touch(0o755)
     monkeypatch.setattr("sys.argv", [str(program), "serve"])
     monkeypatch.setenv("PATH", path.replace("{}", str(tmp_path)))
-    settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
-    parts: Any = {}, None, nothing, nothing, nothing  # which are only kept
-    mediator = serve._Mediator(settings, *parts, started_s=0)
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    mediator = mediator_of(settings)
     mediator._announce()
     said = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     poste = typed.replace("{}", str(tmp_path))

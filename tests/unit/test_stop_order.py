@@ -71,8 +71,10 @@ def steps() -> Steps:
 async def stop(steps: Steps, **other: Step) -> None:
     """Stop a mediator of two edges and two hosts in a cluster; ``other`` steps in place of some."""
     run = {name: steps.step(name) for name in ("leave", "placer", "edge 0", "host 0")} | other
-    settings, nothing = Settings.model_validate({"limits": {"drain_s_max": 0.2}}), object()
-    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    settings = Settings.model_validate({"limits": {"drain_s_max": 0.2}})
+    nothing: Any = object()  # which is only kept
+    parts: Any = {}, None, nothing, nothing, nothing
+    mediator: Any = serve._Mediator(settings, *parts, prepare=nothing, started_s=0)
     mediator._node = Node(run["leave"], run["placer"])
     mediator._edges = {"0": Remote(run["edge 0"]), "1": Remote(steps.step("edge 1"))}
     mediator._hosts = {"0": Remote(run["host 0"]), "1": Remote(steps.step("host 1"))}
