@@ -4,7 +4,8 @@ The archive is checked like any export (``eventstore.parquet.verify.export``): i
 chain for each partition, from the first one on. The log's chains go on after the seam. The seam
 names the newest seals before it, which tie the two together: the rows of the archive up to the
 seam's position have to end with these seals. An archive that is the export has later rows, too, and
-the log must have their seals: otherwise its end was cut off.
+the log must have their seals: otherwise its end was cut off. An archive that was pruned beyond the
+seam of an earlier log, from a backup, is tied to it where the pruned part ends (``meeting``).
 
 That rows stayed as they were is only what the seam says, which the holder of the mediator's key
 can sign anew. The archive has these rows under seals, so they are compared with it.
@@ -12,17 +13,19 @@ can sign anew. The archive has these rows under seals, so they are compared with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from actors.archive.leaving_rows import LEAVING
 from actors.archive.same_rows import is_same
 from eventstore.log.codec import decode_or_none
-from eventstore.log.errors import CorruptRow
+from eventstore.log.errors import CorruptRow, NotAsSealed
 from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     AnyMessageQueued,
@@ -33,7 +36,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
-from eventstore.log.row_check import RowCheck
+from eventstore.log.row_check import RowCheck, require_types
 from eventstore.log.seam import Seam, stored_seam
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import Damage
@@ -90,16 +93,40 @@ def check_archive(
         yield _finding(Damage.ENDS_EARLY, seam, why)
     elif is_sound:
         catalog = catalog_of(place, key.verify, is_whole=True)
-        if heads_at(place, catalog, seam.position) != seam.heads:
-            why = f"its newest seals at position {seam.position} are not those of the seam"
-            yield _finding(Fault.WRONG_SEAM, seam, why)
-        elif not summary.verified_before_up_to:
-            # The check of the log reports a row that is corrupt.
-            with suppress(CorruptRow):
-                yield from _rows_that_differ(log, place, catalog, seam)
+        # The check of the log reports such a row.
+        with suppress(CorruptRow, NotAsSealed):
+            met = meeting(log, seam, catalog)
+            if heads_at(place, catalog, met.position) != met.heads:
+                why = f"its newest seals at position {met.position} are not those of the log"
+                yield _finding(Fault.WRONG_SEAM, met, why)
+            elif not summary.verified_before_up_to:
+                yield from _rows_that_differ(log, place, catalog, seam, met.position)
     # Rows of the log that the archive lacks are no fault.
     yield from compare_end(log, summary, recorded_before_ms=0)
     yield summary
+
+
+def meeting(log: LogReader, seam: Seam, catalog: Catalog) -> Seam:
+    """The seam, or the end of what was pruned of the archive if that is later, as a seam there.
+
+    It is later for a log from a backup. The newest seals there follow from the rows of the log,
+    which has all behind its seam; those of a log that ends before are not those of the archive.
+
+    Raises:
+        LogUnavailable: the log cannot be read now.
+        CorruptRow, NotAsSealed: it cannot be read beyond a row.
+    """
+    end = catalog.pruned_up_to
+    if end <= seam.position:
+        return seam
+    rows = takewhile(lambda row: row.position <= end, log.rows_after(seam.position))
+    heads = _heads_after(seam.heads, seam.position, map(_typed, rows))
+    return replace(seam, position=end, heads=heads)
+
+
+def _typed(row: LogRow) -> LogRow:
+    require_types(row)
+    return row
 
 
 def heads_at(place: ExportPlace, catalog: Catalog, position: int) -> Mapping[str, Head]:
@@ -138,18 +165,24 @@ def _heads_within(
 ) -> Mapping[str, Head]:
     if manifest.first > position:
         return before
-    check = RowCheck(heads=before, part_after=manifest.first - 1)
-    pages = manifest_rows(place, manifest)
-    rows = chain.from_iterable(pages)
-    for _ in check.follow(takewhile(lambda row: row.position <= position, rows)):
-        return {}  # a seal does not fit, so these heads cannot be the seam's
+    rows = chain.from_iterable(manifest_rows(place, manifest))
+    within = takewhile(lambda row: row.position <= position, rows)
+    return _heads_after(before, manifest.first - 1, within)
+
+
+def _heads_after(
+    before: Mapping[str, Head], part_after: int, rows: Iterable[LogRow]
+) -> Mapping[str, Head]:
+    check = RowCheck(heads=before, part_after=part_after)
+    for _ in check.follow(rows):
+        return {}  # a seal does not fit, so these heads are no one's
     return check.heads
 
 
 def _rows_that_differ(
-    log: LogReader, place: ExportPlace, catalog: Catalog, seam: Seam
+    log: LogReader, place: ExportPlace, catalog: Catalog, seam: Seam, until: int
 ) -> Iterator[ExportFinding]:
-    """Compare the rows before the seam with the archive: one finding for each section of it.
+    """Compare the rows up to ``until`` with the archive: one finding for each section of it.
 
     Rows that are in both have to be the same. Only rows that may leave are in the archive alone,
     and only rows that may be pruned in the log alone, before the pruning's end.
@@ -161,8 +194,8 @@ def _rows_that_differ(
     waiting = _Waiting()
     rest = log.rows_after(0)
     row = next(rest, None)
-    for section in exported_sections(place, catalog, seam.position):
-        last = min(section.rows[-1].position, seam.position)
+    for section in exported_sections(place, catalog, until):
+        last = min(section.rows[-1].position, until)
         stayed = {}
         while row is not None and row.position <= last:
             stayed[row.position] = row

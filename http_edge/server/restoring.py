@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
-from actors.archive.archive_check import sections_to
+from actors.archive.archive_check import meeting, sections_to
 from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
@@ -234,10 +234,12 @@ def _both_sources(
     keys: MediatorKeys,
     until: AsOf,
 ) -> Source:
-    """A log with the rows that have left it: the archive up to the seam, then the log itself.
+    """A log with the rows that have left it: the archive up to where they meet, then the log.
 
     Raises:
-        Stop: no archive is named, or the archive does not go up to the seam.
+        Stop: no archive is named, it does not go up to the seam, or its pruned part ends behind
+            the log.
+        NotAsSealed, LogError: the log cannot be read up to the end of that part.
         SeamRefused: the seam is not the mediator's.
     """
     key = PublicKey(keys.signing_public)
@@ -258,9 +260,18 @@ def _both_sources(
             " archive in the data directory.",
         )
 
+    if log.position() < catalog.pruned_up_to:
+        raise Stop(
+            Exit.USAGE,
+            f"{place.address()} was pruned up to position {catalog.pruned_up_to}, but this log ends"
+            f" before, at {log.position()}",
+            "Restore the archive alone, which goes on further: name it with --from.",
+        )
+    met = meeting(log, seam, catalog)
+
     def sections() -> Iterator[LogSection]:
-        yield from sections_to(place, catalog, seam)
-        yield from log_sections(log, seam.position)
+        yield from sections_to(place, catalog, met)
+        yield from log_sections(log, met.position)
 
     name = f"{name} with {place.address()}"
     _check_not_pruned(name, catalog, until)

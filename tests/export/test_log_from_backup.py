@@ -1,0 +1,186 @@
+"""A log from a backup, and its archive, which went on since."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from actors.archive.archive_check import check_archive
+from actors.archive.unneeded_rows import ReadRows
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.faults import Fault, Head
+from eventstore.log.seam import seam_of
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.write.pruning import Plan, Positions
+from eventstore.stores.open_log import open_log
+from http_edge.server.archive_round import archive_once
+from http_edge.server.exits import Exit
+from http_edge.server.exporting import exporter_of
+from http_edge.settings.sections import Archive
+from http_edge.settings.settings import Settings
+from tests.export.leaving import (
+    LATER_MS,
+    assert_whole,
+    log,
+    nonces_of,
+    place,
+    plan,
+    played,
+    settings_of,
+    states_of,
+    streams_of,
+)
+from tests.export.samples import SIGNED_BY, catalog_of, whole_log
+from tests.histories import History
+from tests.log.raw_sql import run_sql
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["log", "place", "run"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_of(tmp_path / "data", archive=Archive(pause_s=0))
+
+
+def _leave(settings: Settings, history: History, age_s: float) -> int:
+    """Let leave what is older; the position of the seam."""
+    age_s += (LATER_MS - history.now_ms) / 1000
+    archive = settings.archive.model_copy(update={"rows_age_s_min": age_s})
+    settings = settings.model_copy(update={"archive": archive})
+    archived = archive_once(settings, is_checked=True, clock=lambda: LATER_MS)
+    assert archived is not None
+    return archived.seam
+
+
+def _backed_up(settings: Settings, data_dir: Path) -> Path:
+    """A data directory with a copy of the log and the keys."""
+    data_dir.mkdir()
+    with (
+        closing(sqlite3.connect(settings.data_dir / "log.db")) as source,
+        closing(sqlite3.connect(data_dir / "log.db")) as target,
+    ):
+        source.backup(target)
+    shutil.copy(settings.keys_path, data_dir)
+    return data_dir
+
+
+def _outdated(
+    settings: Settings, log: EventLog, place: ExportPlace, data_dir: Path, pruned: Plan = plan
+) -> Path:
+    """A backup in this data directory: more rows have left the log since, and were pruned."""
+    history = played(log)
+    seam = _leave(settings, history, age_s=2_000)
+    _backed_up(settings, data_dir)
+    assert _leave(settings, history, age_s=1_200) > seam
+    with exporter_of(settings, log, place) as export:
+        assert export.prune(LATER_MS, pruned) > 0
+    assert seam < catalog_of(place).pruned_up_to < log.position()
+    shutil.copytree(place.root, data_dir / "archive")
+    return data_dir
+
+
+@pytest.fixture
+def outdated(settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path) -> Path:
+    return _outdated(settings, log, place, tmp_path / "backup")
+
+
+def _checked(data_dir: Path, run: Run) -> tuple[int, list[str], list[str]]:
+    """The exit code of the check of a log with its archive, and the faults in both."""
+    ran = run("log", "verify", "--data-dir", str(data_dir), "--json")
+    found = json.loads(ran.out)
+    in_log, in_archive = found["findings"], found["archive"]["findings"]
+    return ran.code, [one["fault"] for one in in_log], [one["fault"] for one in in_archive]
+
+
+def _restored(data_dir: Path, run: Run) -> tuple[int, str, Path]:
+    """The exit code of a restore of a log with its archive, what was said, and its target."""
+    target = data_dir.with_name("restored")
+    named = ("--from", str(data_dir / "log.db"), "--to", str(target))
+    ran = run("restore", *named, "--keys", str(data_dir / "mediator-keys.json"))
+    return ran.code, ran.err, target
+
+
+def test_a_log_from_a_backup_and_its_archive_that_was_pruned_beyond_its_seam_are_whole(
+    outdated: Path, log: EventLog, run: Run
+) -> None:
+    assert _checked(outdated, run) == (Exit.OK, [], [])
+    code, said, target = _restored(outdated, run)
+    assert code == Exit.OK, said
+    streams = streams_of(log)
+    with closing(open_log(f"sqlite:{target / 'log.db'}")) as again:
+        assert_whole(again, f"sqlite:{target / 'log.db'}")
+        assert again.position() == log.position()
+        assert (states_of(again, streams), nonces_of(again)) == (
+            states_of(log, streams),
+            nonces_of(log),
+        )
+
+
+@pytest.mark.parametrize("is_end", [False, True], ids=["a hole", "all to the end"])
+def test_a_log_from_a_backup_that_lacks_rows_behind_its_seam_is_refused_with_a_pruned_archive(
+    outdated: Path, run: Run, is_end: bool
+) -> None:
+    pruned_up_to = catalog_of(open_place(str(outdated / "archive"))).pruned_up_to
+    dsn = f"sqlite:{outdated / 'log.db'}"
+    with closing(open_log(dsn)) as log:
+        seals = [row.position for row in whole_log(log) if row.topic == SEAL_TOPIC]
+    before, end = [position for position in seals if position <= pruned_up_to][-2:]
+    assert end == pruned_up_to
+    hole = f"rowid > {before}" + ("" if is_end else f" AND rowid <= {end}")
+    run_sql(dsn, f"DELETE FROM stored_events WHERE {hole}")
+    code, in_log, in_archive = _checked(outdated, run)
+    assert (code, "broken-chain" in in_log) == (Exit.FINDING, not is_end)
+    assert "wrong-seam" in in_archive
+    code, said, _ = _restored(outdated, run)
+    assert code == (Exit.USAGE if is_end else Exit.UNSAFE), said
+    assert ("ends before" if is_end else "newest seals differ") in said
+
+
+def test_a_needed_row_that_a_pruned_archive_lacks_is_found_in_a_log_from_a_backup(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
+) -> None:
+    def too_much(read: ReadRows, last: int, pruned_up_to: int) -> Positions:
+        leaving = plan(read, last, pruned_up_to)
+        rows = [row for some in read() for row in some if row.position not in leaving]
+        leaving.add([row.position for row in rows if row.topic.startswith("public-event")][-1])
+        return leaving
+
+    backup = _outdated(settings, log, place, tmp_path / "backup", too_much)
+    assert _checked(backup, run) == (Exit.FINDING, [], ["wrong-rest"])
+
+
+def test_a_log_and_a_pruned_archive_that_ends_before_its_seam_are_refused(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=1_200)
+    with exporter_of(settings, log, place) as export:
+        assert export.prune(LATER_MS, plan) > 0
+    earlier = shutil.copytree(place.root, tmp_path / "earlier")
+    _leave(settings, history, age_s=600)
+    backup = _backed_up(settings, tmp_path / "backup")
+    earlier.rename(backup / "archive")
+    assert _checked(backup, run) == (Exit.FINDING, [], ["ends early"])
+    code, said, _ = _restored(backup, run)
+    assert (code, "lacks some of these rows" in said) == (Exit.USAGE, True)
+
+
+def test_a_log_of_another_history_does_not_meet_a_pruned_archive(
+    outdated: Path, place: ExportPlace
+) -> None:
+    with closing(open_log(f"sqlite:{outdated / 'log.db'}")) as log:
+        seam = seam_of(log, SIGNED_BY)
+        assert seam is not None
+        assert [*check_archive(log, place, seam, SIGNED_BY, marks=None)][:-1] == []
+        for name, head in seam.heads.items():
+            other = replace(seam, heads={**seam.heads, name: Head(head.version, bytes(32))})
+            found = [*check_archive(log, place, other, SIGNED_BY, marks=None)][:-1]
+            assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
