@@ -76,6 +76,7 @@ class ExportPlace:
         check: Raises if this process may not write here now; called before each change.
         table: The address of this export's table, ``EVENTS`` of this folder.
         is_local: Whether the folder is on this machine.
+        has_drafts: Whether a file has a temporary name while it is written, which a kill leaves.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ExportPlace:
         self.check = check
         self.table = table or TableAddress(f"{self.root}/{EVENTS}", {})
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+        self.has_drafts = self.filesystem.type_name not in _OBJECT_STORES
 
     def address(self) -> str:
         """The address of this place, the same for all spellings of it."""
@@ -255,7 +257,7 @@ class ExportPlace:
                 file.unlink()
 
     def _write_elsewhere(self, path: str, content: bytes | pa.Buffer) -> None:
-        name = path if self.filesystem.type_name in _OBJECT_STORES else path + PART
+        name = path + PART if self.has_drafts else path
         if name != path:
             self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
         with self.filesystem.open_output_stream(name) as stream:

@@ -66,6 +66,14 @@ def sound(place: ExportPlace) -> bool:
     return findings == []
 
 
+def strays(place: ExportPlace) -> int:
+    """How many files do not belong to an export, which has no other fault."""
+    *findings, _ = verify_export(place, SIGNED_BY, processes=1)
+    faults = [one.fault for one in findings if isinstance(one, ExportFinding)]
+    assert {*faults} <= {Damage.STRAY}
+    return len(faults)
+
+
 def step_to_end(export: Exporter) -> None:
     while export.step():
         pass
@@ -111,6 +119,26 @@ def test_a_tree_that_grew_in_steps_is_the_one_that_was_written_at_once(
     # Of a place that is full by now no tile is left that was not.
     assert list(in_steps.sizes(f"{TREE}/tile/0/000.p")) == []
     assert list(in_steps.sizes(f"{TREE}/tile/0/001.p")) == []
+
+
+def test_drafts_of_tiles_that_a_kill_left_are_removed_at_the_next_start_or_once_reached(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    writer = seal_many(sqlite_log, 250)
+    export_all(sqlite_log, place)
+    reached = [Tile(0, 0, 253), Tile(1, 0, 7)]
+    ahead = [Tile(0, 1, 44), Tile(0, 2, 3)]  # by steps that were larger
+    for tile in (*reached, *ahead):
+        path = Path(place.full_path(tile_path(tile)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f".{path.name}.part").touch()
+    assert strays(place) == 4
+    exporter(sqlite_log, place).close()
+    assert strays(place) == len(ahead)
+    for _ in range(4):
+        writer.commit({f"shard-{number}": [] for number in range(100)})
+    export_all(sqlite_log, place, Bounds())
+    assert_tree_is_that_of(sqlite_log, place)
 
 
 def test_an_export_of_an_earlier_release_gets_its_tree(

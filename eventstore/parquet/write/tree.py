@@ -1,9 +1,10 @@
 """Keeps the tree over the seals of a log: its tiles, and the newest signed head.
 
 Tiles written before their manifest counts may be written again: the same log gives the same hashes.
-A partial tile is removed once the full one counts. If the last tiles are missing, in an export of
-an earlier release or after damage, the tree is made anew from the rows; in a pruned export, from
-the tiles of removed seals on.
+A partial tile is removed once the full one counts; a draft of one that a kill left, at the next
+start, or once the tree has reached its place. If the last tiles are missing, in an export of an
+earlier release or after damage, the tree is made anew from the rows; in a pruned export, from the
+tiles of removed seals on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eventstore.log.tiles import (
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import PART, ExportPlace
 from eventstore.parquet.manifest import Manifest, Signer, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
@@ -97,6 +98,7 @@ class TreeWriter:
         except ExportDamaged:  # a tile that the previous head needs is missing
             self._tree = self._remade(catalog)
             self.publish()
+        self._remove_left(self._tree)
 
     def extended(self, leaves: Sequence[bytes]) -> TiledTree:
         """Extend the tree by these leaves; its tiles are durable when this returns.
@@ -113,12 +115,22 @@ class TreeWriter:
         """
         before, self._tree = self._tree, tree
         self.publish()
+        self._remove_left(before)
+
+    def _remove_left(self, before: TiledTree) -> None:
+        """Remove partial tiles of places that are full by now, and drafts that a kill left.
+
+        Only the places that the tree has reached since ``before`` are listed, whatever its size.
+        """
         for level, last in enumerate(before.edge):
-            number = full_tiles(before.size, level)
-            if last and full_tiles(tree.size, level) > number:
+            begin, end = (full_tiles(tree.size, level) for tree in (before, self._tree))
+            # A killed step may have left drafts at a place where a later one has only a full tile.
+            with_drafts, without = range(begin, end + 1), range(begin, end)[: bool(last)]
+            for number in with_drafts if self._place.has_drafts else without:
                 folder = partial_folder(Tile(level, number))
                 for path in self._place.sizes(f"{TREE}/{folder}"):
-                    self._place.remove(path)
+                    if number < end or path.endswith(PART):
+                        self._place.remove(path)
 
     def _written(self, tree: TiledTree, leaves: Sequence[bytes]) -> TiledTree:
         larger, tiles = tree.extended(leaves)
