@@ -17,6 +17,8 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
+from msgspec import structs
+
 from actors.archive.archive_check import meeting, sections_to
 from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
@@ -35,7 +37,14 @@ from eventstore.parquet.opening import AsOf, DatabaseExport
 from eventstore.parquet.rows import exported_sections
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
-from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
+from eventstore.stores.restore import (
+    PAGE_BYTES,
+    LogSection,
+    OnProgress,
+    Restored,
+    log_sections,
+    restore,
+)
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
@@ -270,7 +279,8 @@ def _both_sources(
     met = meeting(log, seam, catalog)
 
     def sections() -> Iterator[LogSection]:
-        yield from sections_to(place, catalog, met)
+        for section in sections_to(place, catalog, met):
+            yield _with_contents(section, log)
         yield from log_sections(log, met.position)
 
     name = f"{name} with {place.address()}"
@@ -280,6 +290,23 @@ def _both_sources(
     constants = {each: value for each, value in constants.items() if each != SEAM}
     source = Source(name, sections(), constants, log.position(), until)
     return _begun(source, place, catalog, keys)
+
+
+def _with_contents(section: LogSection, log: LogReader) -> LogSection:
+    """A section of an archive, with the contents that it lacks and the log has.
+
+    A log from a backup has those of messages that were removed since, with which they were erased
+    from the archive.
+    """
+    rows = list(section.rows)
+    lacking = {row.position: index for index, row in enumerate(rows) if row.content is None}
+    after, until = rows[0].position - 1, rows[-1].position
+    while found := log.read_contents(after=after, until=until, bytes_max=PAGE_BYTES):
+        for position in found.keys() & lacking.keys():
+            index = lacking[position]
+            rows[index] = structs.replace(rows[index], content=found[position])
+        after = max(found)
+    return section._replace(rows=rows)
 
 
 def _begun(source: Source, place: ExportPlace, catalog: Catalog, keys: MediatorKeys) -> Source:

@@ -38,7 +38,7 @@ from tests.export.leaving import (
     streams_of,
 )
 from tests.export.samples import SIGNED_BY, catalog_of, whole_log
-from tests.histories import History
+from tests.histories import History, random_script
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
@@ -184,3 +184,22 @@ def test_a_log_of_another_history_does_not_meet_a_pruned_archive(
             other = replace(seam, heads={**seam.heads, name: Head(head.version, bytes(32))})
             found = [*check_archive(log, place, other, SIGNED_BY, marks=None)][:-1]
             assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
+
+
+def test_a_log_from_a_backup_is_restored_with_contents_that_were_erased_from_its_archive_since(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=600)
+    streams = streams_of(log)
+    states = states_of(log, streams)
+    backup = _backed_up(settings, tmp_path / "backup")
+    history.play(random_script(5, 400))
+    with exporter_of(settings, log, place) as export:
+        assert export.take_out_erased().contents > 0
+    shutil.copytree(place.root, backup / "archive")
+    code, said, target = _restored(backup, run)
+    assert code == Exit.OK, said
+    with closing(open_log(f"sqlite:{target / 'log.db'}")) as again:
+        assert_whole(again, f"sqlite:{target / 'log.db'}")
+        assert states_of(again, streams) == states
