@@ -493,8 +493,7 @@ class Host:
 
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
-        for did, leasing in transaction.leased:
-            self._registry.unlease(did, leasing.message_ids)
+        self._registry.undo(transaction.leased, transaction.touched)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

@@ -6,7 +6,7 @@ again; handing it over with its partition costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -108,6 +108,16 @@ class SessionRegistry:
         """End the leases of messages that were not handed out, and offer them again at once."""
         self.leases.end(did, message_ids)
         self._offered_again.add(did)
+
+    def undo(self, leased: Iterable[tuple[str, Leasing]], touched: Iterable[str]) -> None:
+        """End the leases of a failed append, and offer again what it may have stored all the same.
+
+        If it did, the repetition of a message or of an acknowledgement changes nothing any more, so
+        it announces nothing.
+        """
+        for did, leasing in leased:
+            self.leases.end(did, leasing.message_ids)
+        self._offered_again.update(touched)
 
     def lose_leases(self) -> None:
         """End all leases but those of delayed messages, and offer these messages again."""
