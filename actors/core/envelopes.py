@@ -93,9 +93,8 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
     removed = removal(state, waiting, command.reason, context)
     # If the live session or all sessions together held as many as they may, there is room again.
     limits = context.limits
-    was_full = context.live.session and (
-        _held_live(state, context) >= limits.live_in_flight_max
-        or _leased(state, context) >= limits.leased_max
+    was_full = _leased(state, context) >= limits.leased_max or (
+        context.live.session and _held_live(state, context) >= limits.live_in_flight_max
     )
     notice = EnvelopesWaiting() if was_full else None
     return Accepted(_state_without(state, frozenset(waiting), context), [removed], notice)

@@ -446,8 +446,8 @@ class Host:
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
-        for did, message_ids in transaction.removed:
-            self._registry.removed(did, message_ids)
+        for did, event in transaction.removed:
+            self._registry.removed(did, event)
         for cached in transaction.touched.values():
             self.cache.settle(cached)
             snapshot = self.cache.snapshot_if_due(cached)

@@ -26,6 +26,7 @@ from actors.core.commands import (
 )
 from actors.core.decision import Leasing
 from actors.core.leases import HELD_BACK, Lease, Leases
+from actors.core.message_queue import EXPIRED, LOST
 from actors.core.replies import (
     EnvelopeDelivered,
     Expired,
@@ -37,6 +38,7 @@ from actors.core.replies import (
 )
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
 from actors.core.submissions import Submission
+from eventstore.log.events import MessagesRemoved
 
 _ABOUT_SESSIONS: Final = frozenset(
     {
@@ -99,10 +101,16 @@ class SessionRegistry:
         if type(command) is DeliverMessages and not command.live:
             self.sessions.note_fetched(did, leasing.message_ids)
 
-    def removed(self, did: str, message_ids: Sequence[str]) -> None:
-        """Forget messages that have left the queue."""
-        self.leases.end(did, message_ids)
-        self.sessions.note_removed(did, message_ids)
+    def removed(self, did: str, event: MessagesRemoved) -> None:
+        """Forget messages that have left the queue; announce the room that leased ones leave.
+
+        The decision on an acknowledgement announces it by itself, and only if there was none.
+        """
+        ids = event.message_ids
+        if event.reason in {EXPIRED, LOST} and not self.leases.of(did).keys().isdisjoint(ids):
+            self._offered_again.add(did)
+        self.leases.end(did, ids)
+        self.sessions.note_removed(did, ids)
 
     def unlease(self, did: str, message_ids: Sequence[str]) -> None:
         """End the leases of messages that were not handed out, and offer them again at once."""

@@ -53,7 +53,7 @@ class TransactionPart:
     """The part of a transaction that belongs to one partition."""
 
     def __init__(
-        self, touched: dict[str, CachedIdentity], removed: list[tuple[str, list[str]]]
+        self, touched: dict[str, CachedIdentity], removed: list[tuple[str, MessagesRemoved]]
     ) -> None:
         """An empty part of a transaction, which collects what all parts touch and remove."""
         self.rows: list[StoredEvent] = []
@@ -69,7 +69,7 @@ class TransactionPart:
         self._touched[cached.did] = cached
         for event in events:
             if isinstance(event, MessagesRemoved):
-                self._removed.append((cached.did, event.message_ids))
+                self._removed.append((cached.did, event))
 
 
 class Transaction:
@@ -97,7 +97,7 @@ class Transaction:
         self._parts: dict[OwnedPartition, TransactionPart] = {}
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
-        self.removed: list[tuple[str, list[str]]] = []
+        self.removed: list[tuple[str, MessagesRemoved]] = []
         self.unproven: list[bytes] = []
         """Nonces that it claimed and that are kept in memory alone."""
         self.log_failed = False

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from actors.core.commands import Listen, QueueEnvelopes, RemoveMessages, StartLive
+import pytest
+
+from actors.core.commands import (
+    Command,
+    ExpireRecords,
+    Listen,
+    QueryQueue,
+    QueueEnvelopes,
+    RemoveMessages,
+    StartLive,
+)
 from actors.core.limits import HostLimits, IdentityLimits
 from actors.core.replies import EnvelopeQueued
 from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import FaultyLog, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME
-from tests.unit.actors.given import delivery, host, run, unclaimed
+from tests.unit.actors.given import NOW_S, HandClock, delivery, host, pushed, run, unclaimed
 from tests.unit.actors.test_leases import UNAVAILABLE, WAITING, available, queue, take
 
 ONE_AT_A_TIME = HostLimits(identity=IdentityLimits(live_in_flight_max=1))
@@ -46,3 +56,35 @@ def test_room_by_an_acknowledgement_that_was_stored_though_its_append_failed_is_
     assert owner.execute([("edge-0", acknowledged)]) == ([UNAVAILABLE], [])
     assert owner.due_pushes() == [("edge-0", WAITING)]
     assert take(owner, live) == [[two]]
+
+
+@pytest.mark.parametrize("command", [ExpireRecords(64), QueryQueue()])
+def test_a_live_session_is_notified_of_the_room_that_an_expired_message_leaves(
+    log: EventLog, clock: HandClock, command: Command
+) -> None:
+    """A sender may let all that the session holds expire before it can be acknowledged."""
+    owner = host(log, clock=clock, limits=ONE_AT_A_TIME)
+    (waiting,) = queue(owner, b"1")
+    run(owner, unclaimed(ME, RemoveMessages([waiting], "acknowledged")))
+    run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    live = delivery("phone", live=True, lease_ms=3_600_000)
+    (short,) = run(owner, unclaimed(ME, QueueEnvelopes(KEY, [b"2"], expires_at_s=NOW_S + 5)))
+    (after,) = run(owner, unclaimed(ME, QueueEnvelopes(KEY, [b"3"])))
+    assert isinstance(short, EnvelopeQueued)
+    assert isinstance(after, EnvelopeQueued)
+    assert take(owner, live, live) == [[short.message_id], []]
+    clock.now_ms += 5_000
+    run(owner, unclaimed(ME, command))
+    assert owner.due_pushes() == [("edge-0", WAITING)]
+    assert take(owner, live) == [[after.message_id]]
+
+
+def test_a_request_that_waits_is_notified_once_another_session_leaves_room(log: EventLog) -> None:
+    """All sessions together hold as many messages as they may; none of them is live."""
+    owner = host(log, limits=HostLimits(identity=IdentityLimits(leased_max=1)))
+    one, two = queue(owner, b"1", b"2")
+    run(owner, unclaimed(ME, Listen("edge-0")))
+    assert take(owner, delivery("phone"), delivery("laptop")) == [[one], []]
+    acknowledged = unclaimed(ME, RemoveMessages([one], "acknowledged"))
+    assert pushed(owner, acknowledged) == [("edge-0", WAITING)]
+    assert take(owner, delivery("laptop")) == [[two]]
