@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from actors.core.cost import page_cost, source_key
-from actors.core.decision import Refs
+from actors.core.cost import source_key
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
-from actors.core.replies import Refused, Reply
+from actors.core.replies import Refused
 from actors.core.submissions import Submission
 
 
@@ -31,19 +30,12 @@ class Charges:
         wait_s = self._rate.take(submission.source, now_ms / 1000, submission.charge)
         return None if wait_s is None else Refused(Refusal.RATE_LIMITED, wait_s)
 
-    def add_page(
-        self, submission: Submission, reply: Reply | Refs, looked_at: int, now_ms: int
-    ) -> None:
-        """Charge a sender for the page in its answer, if any, and for the search for its answer.
+    def add_page(self, submission: Submission, units: float, now_ms: int) -> None:
+        """Charge a sender for the page in its answer and for the search for it.
 
-        Their cost is known only now.
+        Their cost (``actors.core.cost.page_cost``) is known only now.
         """
-        if not submission.charge:
-            return
-        units = page_cost(0, 0, looked_at)
-        if isinstance(reply, Refs):
-            units = page_cost(len(reply.versions), reply.size_bytes, looked_at)
-        if units:
+        if submission.charge and units:
             self._rate.charge(submission.source, now_ms / 1000, units)
 
     def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:

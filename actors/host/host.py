@@ -191,7 +191,7 @@ class Host:
         replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []
         for (_, submission), outcome, reply in zip(items, outcomes, replies, strict=True):
-            self.charges.add_page(submission, outcome.reply, outcome.looked_at, now_ms)
+            self.charges.add_page(submission, outcome.units, now_ms)
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
             self._registry.follow(submission, reply)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
+from actors.core.cost import page_cost
 from actors.core.decision import (
     TOGETHER_BYTES_MAX,
     Accepted,
@@ -33,7 +34,7 @@ class Outcome(msgspec.Struct):
     """The outcome of a command before the commit: the answer if the append succeeds.
 
     ``is_beside``: the answer is a page that is too large for the transaction to read it.
-    ``looked_at`` as in ``Accepted``.
+    ``units``: what the page costs, and the search for it, even if the edge reads it later.
     """
 
     reply: Reply | Refs
@@ -41,7 +42,7 @@ class Outcome(msgspec.Struct):
     notice: Notice | None = None
     leasing: Leasing | None = None
     is_beside: bool = False
-    looked_at: int = 0
+    units: float = 0.0
 
     @property
     def page_bytes(self) -> int:
@@ -145,9 +146,10 @@ class Transaction:
         if isinstance(reply, MessageRefs | DeliveryRefs):
             is_beside = reply.size_bytes > self.page_bytes_max
             self._page_bytes_left -= 0 if is_beside else reply.size_bytes
-        return Outcome(
-            reply, cached, decision.notice, decision.leasing, is_beside, decision.looked_at
-        )
+        units = page_cost(0, 0, decision.looked_at)
+        if isinstance(reply, Refs):
+            units = page_cost(len(reply.versions), reply.size_bytes, decision.looked_at)
+        return Outcome(reply, cached, decision.notice, decision.leasing, is_beside, units)
 
     def claim_nonce(
         self, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes | None

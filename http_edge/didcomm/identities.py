@@ -50,6 +50,9 @@ TO_RETRY: Final = frozenset(
 )
 """Refusals after which the same message may succeed later."""
 _ID_BYTES: Final = 64
+_ANSWER_ALONE: Final = 1e-6
+"""The charge of a question whose account has paid for it already: its host charges the account for
+the answer, and refuses one while the account owes."""
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
 each."""
@@ -153,17 +156,17 @@ class Identities:
     async def _in_turn(self, submission: Submission) -> Reply:
         """Lease a large delivery and read it, outside of the commands and of the event loop.
 
-        An address that owes waits. Only if too many of its requests wait, or if its turn comes too
-        late for a wallet, is a request refused: its next try finds the messages, because nothing is
-        leased before its turn.
+        An address that owes waits. Only if too many of its requests wait, if its turn comes too
+        late for a wallet, or if the account owes by then, is a request refused: its next try finds
+        the messages, because nothing is leased before its turn.
         """
         async with paid_turn() as has_turn:
             if not has_turn:
                 return Refused(Refusal.RATE_LIMITED)
             assert isinstance(submission.command, DeliverMessages)
             command = msgspec.structs.replace(submission.command, waits_for_turn=False)
-            # The account has paid for the first question.
-            submission = msgspec.structs.replace(submission, command=command, charge=0.0)
+            charge = min(submission.charge, _ANSWER_ALONE)
+            submission = msgspec.structs.replace(submission, command=command, charge=charge)
             answer = await self._gateway.submit(submission, _size_bytes(command))
             return await self._whole(submission, answer)
 

@@ -12,6 +12,7 @@ import pytest
 
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.test_bounds import MEGABYTES, fill
 from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
@@ -23,6 +24,7 @@ from tests.edge.didcomm.wallet_network import (
     routed,
 )
 from tests.edge.identities import Json
+from tests.edge.mediator import HandClock
 
 PICKUP = "messagepickup/2.0/"
 
@@ -119,3 +121,14 @@ async def test_what_does_nothing_without_a_return_route_is_not_acknowledged(
     answer = await network.say(bob.connection, kind, **members, **wish)
     assert (answer.status, answer.body) == (202, b"")
     assert (await bob.wallet.status()).message_count == 0
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
+async def test_a_wallet_is_charged_for_the_bytes_of_a_large_delivery(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """Of 60 units a MiB takes 102; the wallet may owe as many again."""
+    await fill(network, bob, clock, MEGABYTES)
+    assert len(await bob.wallet.fetch(5)) == 5
+    refused = await reply_to(bob, "status-request")
+    assert refused["description"]["code"] == "rate-limited"

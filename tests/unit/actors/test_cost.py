@@ -35,7 +35,6 @@ from actors.core.commands import (
 )
 from actors.core.cost import COSTLY, cost, history_cost, page_cost, parts, turn_cost
 from actors.core.decide import RULES
-from actors.core.decision import ContractRefs
 from actors.core.limits import HostLimits, RetentionPace
 from actors.core.refusals import Refusal
 from actors.core.submissions import Submission
@@ -144,7 +143,7 @@ def test_what_was_looked_through_for_a_page_is_charged_behind_it() -> None:
     query = Submission("p", "did:x:me", b"key", source=b"me", charge=1.0)
     for looked_at in (0, 10_000):
         assert charges.refusal(query, 0) is None
-        charges.add_page(query, ContractRefs([], 0, 0), looked_at, 0)
+        charges.add_page(query, page_cost(0, 0, looked_at), 0)
     refused = charges.refusal(query, 0)
     assert refused is not None
     assert refused.code is Refusal.RATE_LIMITED

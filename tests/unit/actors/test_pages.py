@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.core.commands import (
+    AcknowledgeMessages,
     Connect,
     GrantMediation,
     Page,
@@ -24,12 +25,14 @@ from actors.core.refusals import Refusal
 from actors.core.replies import (
     Delivery,
     EnvelopeQueued,
+    MessageAccepted,
     MessagesBeside,
     MessagesPage,
     QueueState,
     Refused,
     Reply,
 )
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
@@ -179,6 +182,30 @@ def test_a_transaction_reads_a_mebibyte_of_deliveries_and_small_ones(
     else:
         assert (read, beside) == ([700_000, 0, 0, 60_000], [0, 4, 4, 0])
     assert any(later) is waits_for_turn
+
+
+@pytest.mark.parametrize("size_bytes", [900_000, 1_200_000])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_page_is_charged_to_its_reader_by_its_bytes_whichever_way_it_is_read(
+    log: EventLog, size_bytes: int, *, is_removed: bool
+) -> None:
+    """After the commit, by the edge, or before the commit that removes its messages."""
+    by = host(log, limits=HostLimits(per_sender_per_s=1, burst_s=60))
+    did = READERS[0]
+    met, queued = SaveContract(contract(WRITER, did)), QueueMessage(WRITER, bytes(size_bytes))
+    run(by, submission(did, registration(did)), submission(did, met))
+    (accepted,) = run(by, submission(did, queued, sender=WRITER))
+    assert isinstance(accepted, MessageAccepted)
+
+    def query() -> Submission:
+        return replace(submission(did, QueryMessages(ALL)), charge=1.0, source=b"me")
+
+    after = [submission(did, AcknowledgeMessages([accepted.message_id]))] if is_removed else []
+    page, *_ = run(by, query(), *after)
+    assert isinstance(page, MessagesPage | MessagesBeside)
+    (refused,) = run(by, query())
+    assert isinstance(refused, Refused)
+    assert refused.code is Refusal.RATE_LIMITED
 
 
 def test_what_was_looked_through_for_an_answer_without_a_page_is_charged_by_the_host(
