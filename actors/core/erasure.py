@@ -1,11 +1,11 @@
 """Decisions on the erasure of an identity: all its records leave, in bounded steps.
 
 The first step ends the registration, contracts, connection, keylist and rules of the identity; from
-then on it receives and shows nothing. The next steps remove the records that have contents, so that
-the commit of each step erases those contents; saved events leave their lists first. The last step
-records that nothing is left. Until then the search for due records finds the identity
-(``retention.due_times``), so an erasure that has begun completes, even if its requester is gone and
-whichever process is killed meanwhile.
+then on it receives nothing and reads nothing. The next steps remove the records that have contents,
+public events before all others, so that the commit of each step erases those contents; saved events
+leave their lists first. The last step records that nothing is left. Until then the search for due
+records finds the identity (``retention.due_times``), so an erasure that has begun completes, even
+if its requester is gone and whichever process is killed meanwhile.
 
 Rules of this file: pure; a step can be repeated, and after the last one it changes nothing; an
 identity that comes back afterwards begins anew.
@@ -80,15 +80,15 @@ def is_at_saved_events(state: Identity) -> bool:
 
 def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
     """Erase up to ``records_max`` records of an identity whose erasure has begun."""
+    if state.public_events:  # first, because they are read without a command
+        ids = list(islice(state.public_events, records_max))
+        return _erased(len(ids), public_events_deleted(state, ids, None, context))
     if state.messages:
         ids = list(islice(state.messages, records_max))
         return _erased(len(ids), removal(state, ids, ERASED, context))
     if state.requests:
         ids = list(islice(state.requests, records_max))
         return _erased(len(ids), requests_expired(state, ids, ERASED, context))
-    if state.public_events:
-        ids = list(islice(state.public_events, records_max))
-        return _erased(len(ids), public_events_deleted(state, ids, None, context))
     if is_at_saved_events(state):
         return _of_saved_events(state, records_max, context)
     over = IdentityErased(at_ms=context.now_ms, command=context.command)

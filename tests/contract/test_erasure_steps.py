@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.core.commands import EraseIdentity
+from actors.core.commands import EraseIdentity, PurgeQueue
 from actors.core.erasure import CONTINUED
-from eventstore.log.event_log import EventLog, Listed
+from eventstore.log.event_log import EventLog, Listed, PublicEventsFilter
 from eventstore.log.streams import identity_stream
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.stores.open_log import open_log
@@ -18,6 +18,8 @@ from eventstore.stores.recorder_log import RecorderLog
 from tests.contract.test_erasure_contract import (
     GONE,
     LISTED_AT_ONCE,
+    assert_gone,
+    erase,
     listed,
     mediator,
     settled,
@@ -26,6 +28,7 @@ from tests.contract.test_erasure_contract import (
 )
 from tests.contract.test_retention_contract import Mediator
 from tests.log.raw_sql import run_sql
+from tests.log.samples import FIRST_PAGE
 from tests.unit.actors.given import run, unclaimed
 
 __all__ = ["mediator"]
@@ -35,6 +38,35 @@ def last_steps(log: EventLog) -> LastSteps:
     assert isinstance(log, RecorderLog)
     steps: LastSteps = vars(log._store.recorder)["_steps"]
     return steps
+
+
+def shown(mediator: Mediator) -> int:
+    """How many public events anyone reads."""
+    where = PublicEventsFilter()
+    return mediator.log.query_public_events(identity_stream(GONE), where, FIRST_PAGE).total
+
+
+def test_public_events_leave_before_all_that_no_stranger_reads(
+    mediator: Mediator, log_url: str
+) -> None:
+    step(mediator, GONE)
+    waiting = mediator.log.waiting_queues(did=GONE, limit=1)
+    assert shown(mediator) == 1
+    step(mediator, GONE)
+    assert shown(mediator) == 0
+    assert mediator.log.waiting_queues(did=GONE, limit=1) == waiting != []
+    assert wrong(log_url) == []
+
+
+def test_an_erasure_that_an_earlier_build_began_with_messages_comes_to_its_end(
+    mediator: Mediator, log_url: str
+) -> None:
+    step(mediator, GONE)
+    run(mediator.host, unclaimed(GONE, PurgeQueue()))
+    assert shown(mediator) == 1
+    assert erase(mediator, GONE)[-1].is_over
+    assert_gone(mediator.log, GONE)
+    assert wrong(log_url) == []
 
 
 def test_a_step_that_was_not_stored_says_nothing_to_the_next_one(
