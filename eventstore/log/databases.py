@@ -46,12 +46,14 @@ def agree(logs: Mapping[int, EventLog], shards: Sequence[Collection[str]], *, ne
                 raise WrongDatabase(place, "new to this log, which is made with all of them")
             own = shards[place]
             _holds_no_other(log, place, [n for other in shards if other is not own for n in other])
-    one_log = logs[min(logs)].setting(SET, new_id)
+    # A restore from an export brings no id back: it is that of the others.
+    ids = (log.settings().get(SET) for log in logs.values())
+    one_log = next(filter(None, ids), None) or logs[min(logs)].setting(SET, new_id)
     for place, log in logs.items():
         for name, value, meaning in (
             (COUNT, str(len(shards)), "one of {} databases, not of {}"),
             (PLACE, str(place), "database {}, not {}"),
-            (SET, one_log, "a part of another log"),
+            (SET, one_log, "a part of another log; if one was restored, restore that one again"),
         ):
             fixed = log.setting(name, value)
             if fixed != value:

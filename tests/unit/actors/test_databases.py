@@ -148,3 +148,18 @@ def test_a_database_is_checked_without_the_others_once_it_has_its_place(
     agree({0: logs[0], 2: logs[2]}, own(3), new_id="log")
     with pytest.raises(WrongDatabase, match="database 2 is database 1, not 2"):
         agree({0: logs[0], 2: logs[1]}, own(3), new_id="log")
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_database_that_was_restored_from_its_export_takes_its_place_again(
+    logs: list[EventLog], tmp_path: Path, lost: int
+) -> None:
+    agree(placed(*logs), own(3), new_id="log")
+    for log, shards in zip(logs, own(3), strict=True):
+        host(log, shards=shards)
+    with closing(open_log(f"sqlite:{tmp_path}/restored.db")) as restored:
+        host(restored, shards=own(3)[lost])  # an export has rows and no constants of several
+        found = placed(*logs[:lost], restored, *logs[lost + 1 :])
+        for new_id in ("a start", "the next"):
+            agree(found, own(3), new_id=new_id)
+        assert [log.settings()["database_set"] for log in found.values()] == ["log"] * 3
