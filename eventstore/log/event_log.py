@@ -321,6 +321,12 @@ class LogReader(Protocol):
             yield from page
             after = page[-1].position
 
+    def append_age_s(self) -> float:
+        """The age of the oldest append under way, in seconds; what ended before, later reads find.
+
+        0 if there is none, and on SQLite, where none outlives its writer; infinite if it is hidden.
+        """
+
     def read_contents(
         self, *, after: int, until: int, bytes_max: int = BYTES_ANY
     ) -> dict[int, bytes]:

@@ -73,6 +73,10 @@ class LogSession(Session, Protocol):
     def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
         """For each stream the stored rows after its version in ``after``, at most ``limit``."""
 
+    def append_age_s(self) -> float:
+        """As ``LogReader.append_age_s``."""
+        return 0.0
+
     def import_rows(self, rows: Sequence[LogRow]) -> None:
         """Store rows of another log, with contents, at the positions that they have there.
 

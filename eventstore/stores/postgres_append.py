@@ -31,6 +31,17 @@ KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 """Keeps out every append, also of earlier releases, and VACUUM."""
 TURN: Final = int.from_bytes(b"append", "big")
 """The advisory lock that appends take in turn."""
+AGE: Final = (
+    "SELECT coalesce(max(CASE WHEN coalesce(state, 'disabled') = 'disabled' THEN 'infinity'"  # noqa: S608 - own text
+    " ELSE extract(epoch FROM clock_timestamp() - xact_start)::float8 END), 0)"
+    " FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE datname = current_database()"
+    f" AND locktype = 'advisory' AND (classid::int8 << 32) + objid::int8 = {TURN} AND objsubid = 1"
+)
+"""The age in seconds of the oldest append that holds that lock or waits for it, 0 if none does.
+
+It holds the lock also while its commit waits for a standby and no reader sees its rows. The age is
+infinite if the server hides it: of another role without ``pg_read_all_stats``, or not tracked.
+"""
 FUNCTION: Final = f"""
     DO $make$ BEGIN IF to_regproc('poste_append_5') IS NULL THEN
     CREATE FUNCTION poste_append_5(

@@ -35,7 +35,7 @@ from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
-from eventstore.stores.postgres_append import KEEP_OUT, append
+from eventstore.stores.postgres_append import AGE, KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import (
     BoundedConnection,
@@ -360,6 +360,10 @@ class _Session(LogSession):
         for stream, *row in found:
             rows[stream].append(StoredEvent(stream, *row))
         return rows
+
+    @override
+    def append_age_s(self) -> float:
+        return float(self.rows(AGE)[0][0])
 
     @override
     def import_rows(self, rows: Sequence[LogRow]) -> None:

@@ -226,6 +226,11 @@ class RecorderLog(EventLog):
             return session.log_rows(after, rows_max, bytes_max)
 
     @override
+    def append_age_s(self) -> float:
+        with unavailable(), self._store.asking() as session:
+            return session.append_age_s()
+
+    @override
     def position(self) -> int:
         with unavailable():
             return self._store.recorder.max_notification_id() or 0

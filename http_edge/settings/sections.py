@@ -436,7 +436,7 @@ class Export(Section):
     merged since then stay only for replaced_kept_s. Each step makes a version."""
     settled_s: float = Field(default=60, ge=0, le=3_600)
     """Seconds after which a recorded event is certainly in the log: longer than an append takes and
-    than the clocks of machines differ. The export declares itself complete up to this long ago."""
+    than clocks differ. An export is complete up to this long ago, or before an append under way."""
     complete_every_s: float = Field(default=60, gt=0, le=86_400)
     """Interval at which an idle export renews its statement of the time up to which it is
     complete."""

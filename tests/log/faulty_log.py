@@ -159,6 +159,10 @@ class FaultyLog(EventLog):
         return self._log.read_rows(after=after, rows_max=rows_max, bytes_max=bytes_max)
 
     @override
+    def append_age_s(self) -> float:
+        return self._log.append_age_s()
+
+    @override
     def figures(self) -> LogFigures:
         return self._log.figures()
 

@@ -87,8 +87,9 @@ class ExportTimes(NamedTuple):
 
     It keeps files that a compaction replaced for ``replaced_kept_s``, and the log of the table's
     older versions, which are opened by their number, for ``versions_kept_s``. All events
-    recorded ``settled_s`` ago are in the log: that is longer than an append takes and than clocks
-    differ. An idle exporter says every ``complete_every_s`` until when the export is complete.
+    recorded ``settled_s`` before the oldest append under way began are in the log: that is longer
+    than an event takes to its append and than clocks differ. An idle exporter says every
+    ``complete_every_s`` until when the export is complete.
     """
 
     replaced_kept_s: float = 0.0
@@ -362,8 +363,9 @@ class Exporter:
     def _new_until_ms(self, catalog: Catalog) -> int | None:
         """Until when the export is complete; None if its mark may keep the time that it has."""
         began_ms, bound_ms = self._steps.began_ms, self._bounds.until_ms
-        read_ms = began_ms if bound_ms is None else min(began_ms, bound_ms)
-        until_ms = max(1, read_ms - round(self._times.settled_s * _MS))
+        ended_ms = began_ms - self._steps.append_age_s * _MS
+        read_ms = ended_ms if bound_ms is None else min(ended_ms, bound_ms)
+        until_ms = int(max(1, read_ms - self._times.settled_s * _MS))
         said_ms = catalog.complete_until_ms or 0
         # A time in the future was written by a clock that was ahead.
         return until_ms if until_ms > said_ms or said_ms > began_ms else None

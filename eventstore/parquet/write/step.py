@@ -155,17 +155,19 @@ class ExportSteps:
 
     Attributes:
         began_ms: when the reading of the last step began, Unix milliseconds.
+        append_age_s: ``LogReader.append_age_s`` between then and its first row.
     """
 
     def __init__(self, log: LogReader, bounds: Bounds, clock: Callable[[], int]) -> None:
         """``clock`` gives Unix milliseconds."""
         self.began_ms = 0
+        self.append_age_s = 0.0
         self._log = log
         self._bounds = bounds
         self._clock = clock
         self._names = IdentityNames(log)
         self._reader = ThreadPoolExecutor(1, "export-reader")
-        self._ahead: tuple[int, Future[ExportStep | None]] | None = None
+        self._ahead: tuple[int, Future[tuple[float, ExportStep | None]]] | None = None
         self._ahead_of = 0
 
     def after(self, position: int, heads: Mapping[str, Head]) -> ExportStep | None:
@@ -174,7 +176,7 @@ class ExportSteps:
         if ahead is None or self._ahead_of != position:
             ahead = self._read(position, heads)  # runs after any abandoned read-ahead
         self.began_ms, reading = ahead
-        step = reading.result()
+        self.append_age_s, step = reading.result()
         if step is not None and step.is_full:
             self._ahead, self._ahead_of = self._read(step.last, step.heads), step.last
         return step
@@ -185,15 +187,14 @@ class ExportSteps:
 
     def _read(
         self, position: int, heads: Mapping[str, Head]
-    ) -> tuple[int, Future[ExportStep | None]]:
-        return self._clock(), self._reader.submit(
-            next_step,
-            self._log,
-            after=position,
-            heads=heads,
-            names=self._names,
-            bounds=self._bounds,
-        )
+    ) -> tuple[int, Future[tuple[float, ExportStep | None]]]:
+        def read() -> tuple[float, ExportStep | None]:
+            age_s = self._log.append_age_s()
+            return age_s, next_step(
+                self._log, after=position, heads=heads, names=self._names, bounds=self._bounds
+            )
+
+        return self._clock(), self._reader.submit(read)
 
 
 class _Collected:
