@@ -164,8 +164,11 @@ class Http:
 
 
 def _has_messages(received: Received) -> bool:
-    """Is it an envelope for a key of the wallet, or a message that has such attached?"""
-    return isinstance(received, bytes) or any("attach" in name for name in received)
+    """Is it an envelope for a key of the wallet, or a message that brings such?"""
+    # The batch of queue 1.0 has no attachments.
+    return isinstance(received, bytes) or any(
+        "attach" in name or name == "messages" for name in received
+    )
 
 
 class _Kept(NamedTuple):

@@ -96,9 +96,15 @@ async def test_a_message_that_is_taken_out_of_turn_acknowledges_none_before_it(
 
 
 @pytest.mark.parametrize(
-    ("member", "pongs"), [("comment", [b"1", b"2"]), ("messages~attach", [b"alive"] * 2)]
+    ("member", "pongs"),
+    [
+        ("comment", [b"1", b"2"]),
+        ("messages~attach", [b"alive"] * 2),
+        ("messages", [b"alive"] * 2),
+    ],
+    ids=["nothing", "batch of pickup 1.0", "batch of queue 1.0"],
 )
-async def test_a_message_that_brings_none_from_the_queue_keeps_no_pong_back(
+async def test_only_a_message_that_brings_others_from_the_queue_keeps_its_pong_back(
     wallet: Wallet, member: str, pongs: list[bytes]
 ) -> None:
     """Else what a program fetches over the socket, and never receives from it, would come again."""
