@@ -25,6 +25,8 @@ from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
 _FAMILIES: Final = frozenset({"messagepickup", "message-pickup"})
 LIMIT: Final = 10
 """The default number of messages in a delivery, as in other wallets."""
+_ACKNOWLEDGED_MAX: Final = 10_000
+"""Acknowledged messages whose copies are known: as many as a mediator may have in flight."""
 
 
 class PickupVersion(NamedTuple):
@@ -107,22 +109,22 @@ class SpeaksPickup(ProtocolSession):
 
     async def received(self, ids: Sequence[str]) -> Status:
         """Acknowledge messages, which removes them; return the status of the queue without them."""
-        if self.pickup.answers_receipt:
-            return await self._status("messages-received", message_id_list=list(ids))
-        sent = await self._send_received(ids)
+        answer = await self._acknowledge(ids)
+        if isinstance(answer, Status):
+            return answer
         status = await self.status()
-        self._check_received(sent)
+        self._check_received(answer)
         return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
         """Acknowledge messages; return the status only in a version that answers with it."""
+        answer = await self._acknowledge(ids)
+        return answer if isinstance(answer, Status) else None
+
+    async def _acknowledge(self, ids: Sequence[str]) -> Status | str:
+        """Acknowledge; return the status, or without an answer the id of the message that did."""
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
-        await self._send_received(ids)
-        return None
-
-    async def _send_received(self, ids: Sequence[str]) -> str:
-        """Acknowledge without an answer; return the id of the acknowledging message."""
         message: Json = {
             "@type": f"{NEW_PREFIX}{self.pickup.protocol}/messages-received",
             "@id": new_id(),
@@ -167,10 +169,8 @@ class SpeaksPickup(ProtocolSession):
                 raise UnexpectedAnswer("a message is offered again after its acknowledgement")
             for one in picked:
                 yield one
-            if self.pickup.answers_receipt:
-                await self.received(ids)
-            else:
-                sent = await self._send_received(ids)
+            answer = await self._acknowledge(ids)
+            sent = answer if isinstance(answer, str) else ""
             acknowledged = frozenset(ids)
 
     async def live_delivery(self, *, on: bool) -> Status:
@@ -193,7 +193,8 @@ class Live(SpeaksPickup):
     """A socket in live mode: iterate over arriving messages, acknowledge them, or send requests.
 
     Messages that waited before are not pushed: ``fetch`` them. Acknowledge each message with
-    ``received``; otherwise it comes again.
+    ``received``; otherwise it comes again. A copy that came before the acknowledgement is dropped:
+    the mediator pushes again what lies here, unread, for longer than its lease.
     """
 
     def __init__(
@@ -202,6 +203,15 @@ class Live(SpeaksPickup):
         super().__init__(connection, socket)
         self.socket: Final = socket
         self.pickup = pickup
+        self._acknowledged: dict[str, int] = {}
+
+    async def _acknowledge(self, ids: Sequence[str]) -> Status | str:
+        answer = await super()._acknowledge(ids)
+        # What comes later is no copy: an acknowledgement without an answer may be refused.
+        self._acknowledged.update(dict.fromkeys(ids, self.socket.arrived))
+        while len(self._acknowledged) > _ACKNOWLEDGED_MAX:
+            del self._acknowledged[next(iter(self._acknowledged))]
+        return answer
 
     async def next(self, seconds: float | None = ANSWER_S_MAX) -> list[Picked]:
         """The messages in the next delivery; a raw envelope has no id and no acknowledgement.
@@ -220,10 +230,16 @@ class Live(SpeaksPickup):
                         return [Picked("", received)]
                     check_problem(received)
                     kind = read_type(received.get("@type"))
-                    if kind is not None and kind.family in _FAMILIES and kind.name == "delivery":
-                        return delivered(received)
+                    if kind is None or kind.family not in _FAMILIES or kind.name != "delivery":
+                        continue
+                    if picked := self._without_copies(delivered(received)):
+                        return picked
         except TimeoutError as error:
             raise NoAnswer(f"nothing was delivered for {seconds} s") from error
+
+    def _without_copies(self, picked: list[Picked]) -> list[Picked]:
+        number, acknowledged = self.socket.taken, self._acknowledged
+        return [one for one in picked if acknowledged.get(one.id, 0) < number]
 
     async def __aiter__(self) -> AsyncIterator[Picked]:
         """Iterate over messages as they arrive, without a time limit; raise as ``next``."""

@@ -194,6 +194,8 @@ class Socket:
         self._connection = connection
         self.websocket: Final = websocket
         self._inbox: deque[_Kept] = deque()
+        self.taken = 0
+        """Messages that were received."""
         self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
         self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
@@ -202,6 +204,11 @@ class Socket:
         self._due: bytes | None = None
         # The loop itself keeps no task alive.
         self._ponging: asyncio.Task[None] | None = None
+
+    @property
+    def arrived(self) -> int:
+        """Messages that were received, and those that wait to be."""
+        return self.taken + len(self._inbox)
 
     async def say(self, message: Json) -> None:
         """Send a message without waiting for an answer.
@@ -346,6 +353,7 @@ class Socket:
         """Take a message out; answer the ping behind it if nothing before that is left."""
         received, size_bytes, ping = self._inbox[number]
         del self._inbox[number]
+        self.taken += 1
         self._unreceived_bytes -= size_bytes
         if ping is not None and not self._note_ping(number, ping):
             self._due = ping

@@ -8,12 +8,15 @@ import orjson
 import pytest
 
 from http_edge.clients.didcomm import (
+    PICKUP_2,
+    PICKUP_4,
     Address,
     Fetched,
     KeylistKey,
     KeylistResult,
     Mediation,
     Picked,
+    PickupVersion,
     ProblemReported,
     Status,
     UnexpectedAnswer,
@@ -24,6 +27,7 @@ from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.unit.wallet.scripted_mediator import (
     SERVICE,
     Answer,
+    Said,
     ScriptedMediator,
     in_thread,
     problem,
@@ -139,6 +143,56 @@ async def test_a_live_socket_gives_deliveries_and_raw_envelopes(
             Picked("", RAW),
         ]
         assert (await live.received(["a", "b"])).message_count == 0
+
+
+def live_with(mediator: ScriptedMediator, *deliveries: Answer) -> None:
+    """Have live mode turned on, and these pushed at once."""
+    on = {"message_count": 0, "live_delivery": True}
+
+    def turned_on(request: Json) -> list[Said]:
+        unsolicited = {**request, "@id": "other"}
+        pushed = [said for one in deliveries for said in one(unsolicited)]
+        return [in_thread(request, "status", **on), *pushed]
+
+    protocol, _, _ = LIVE.rpartition("/")
+    for one in (protocol, PICKUP_4.protocol):
+        mediator.answer(f"{one}/live-delivery-change", turned_on)
+
+
+@pytest.mark.parametrize("pickup", [PICKUP_2, PICKUP_4], ids=["answered", "not answered"])
+async def test_a_copy_that_came_before_its_acknowledgement_is_not_handed_out(
+    wallet: Wallet, mediator: ScriptedMediator, pickup: PickupVersion
+) -> None:
+    """It is pushed again at the end of each lease; else a slow program handles little else."""
+    wallet.pickup = pickup
+    live_with(mediator, delivery("a", "b"), delivery("a", "b"), delivery("a"), delivery("b", "c"))
+    mediator.answer(f"{pickup.protocol}/status-request", status(3))
+    mediator.answer(RECEIVED, status(2), status(1))
+    async with wallet.live() as live:
+        await live.status()  # so all copies are here
+        assert [one.id for one in await live.next()] == ["a", "b"]
+        await live.acknowledge(["a"])
+        assert [one.id for one in await live.next()] == ["b"], "not acknowledged yet"
+        await live.acknowledge(["b"])
+        assert [one.id for one in await live.next()] == ["c"]
+
+
+async def test_a_message_that_comes_after_its_acknowledgement_is_handed_out_again(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    """Its acknowledgement may have been refused."""
+    wallet.pickup = PICKUP_4
+    live_with(mediator, delivery("a"))
+    again = delivery("a")
+    mediator.answer(
+        f"{PICKUP_4.protocol}/status-request",
+        lambda request: [*again({**request, "@id": "other"}), *status(1)(request)],
+    )
+    async with wallet.live() as live:
+        assert [one.id for one in await live.next()] == ["a"]
+        await live.acknowledge(["a"])
+        await live.status()
+        assert [one.id for one in await live.next()] == ["a"]
 
 
 async def test_a_live_mode_that_is_not_turned_on_is_an_error(
