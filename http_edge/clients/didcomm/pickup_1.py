@@ -62,7 +62,7 @@ class SpeaksPickup1(ProtocolSession):
     async def noop(self, delay_ms: int | None = None) -> bytes:
         """Fetch the oldest message as a raw envelope; with a delay the mediator waits for one.
 
-        Over HTTP it may be an answer of the mediator that waited; ``connection.open`` opens that.
+        It may be an answer of the mediator that waited; ``connection.open`` opens that.
 
         Raises:
             ProblemReported: ``empty_queue``, or after a delay ``timeout_occurred``.

@@ -322,15 +322,15 @@ class Socket:
 
     def _take(self, body: bytes) -> None:
         received = _opened(self._connection, body)
-        if isinstance(received, bytes):
-            answered = next((one for one in self._raw if not one.done()), None)
-        else:
-            # The oldest request of this thread that has no answer yet.
-            thread = _thread(received)
-            answers = (one for name, one in self._waiting if name == thread and not one.done())
-            answered = next(answers, None)
-        if answered is not None:
+        thread = None if isinstance(received, bytes) else _thread(received)
+        # The oldest request of this thread that has no answer yet.
+        answers = (one for name, one in self._waiting if name == thread and not one.done())
+        # An answer that waited is in an earlier thread; a delivery of live mode is in none at all.
+        raw = (one for one in self._raw if thread != "" and not one.done())
+        if (answered := next(answers, None)) is not None:
             answered.set_result(received)
+        elif (answered := next(raw, None)) is not None:
+            answered.set_result(body)
         else:
             self._keep(received, len(body) + _KEPT_BYTES)
 

@@ -85,6 +85,20 @@ async def test_an_answer_of_the_mediator_that_waited_is_not_lost_over_http(
     assert bob.read(await bob.wallet.implicit()) == "one"
 
 
+async def test_an_answer_of_the_mediator_that_waited_is_not_lost_over_a_socket(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.idle_replies(bob.wallet, 1)
+    await network.write(bob, "one")
+    async with bob.wallet.socket() as socket, asyncio.timeout(WAIT_S):
+        fetching = bob.wallet.over(socket)
+        answer = opened(bob.connection, await fetching.noop())
+        assert str(answer["@type"]).endswith("/ping_response")
+        assert bob.read(await fetching.noop()) == "one"
+        await network.settled(fetching)
+    assert (await bob.wallet.status()).message_count == 0
+
+
 async def test_a_requested_answer_is_not_replaced_by_a_waiting_message(
     network: WalletNetwork, bob: Bob
 ) -> None:

@@ -253,6 +253,19 @@ async def test_a_noop_brings_a_raw_envelope_or_the_reason_why_not(
         assert await asking.noop() == RAW
 
 
+async def test_a_delivery_of_live_mode_is_no_answer_to_a_noop(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    data = attachment("a", base64=base64.b64encode(RAW).decode())
+    kind = f"{NEW_PREFIX}messagepickup/2.0/delivery"
+    pushed: Json = {"@type": kind, "@id": "1", "~attach": [data]}
+    live_with(mediator)
+    mediator.answer("messagepickup/1.0/noop", lambda _: [pushed, RAW])
+    async with wallet.live() as live:
+        assert await wallet.over(live.socket).noop() == RAW
+        assert await live.next() == [Picked("a", RAW)]
+
+
 async def test_a_status_of_pickup_1_is_read(wallet: Wallet, mediator: ScriptedMediator) -> None:
     mediator.answer("messagepickup/1.0/status-request", status(1, total_size=7))
     read = await wallet.pickup1_status()
