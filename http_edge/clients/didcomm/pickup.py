@@ -108,7 +108,12 @@ class SpeaksPickup(ProtocolSession):
         return delivered(answer) if "~attach" in answer else []
 
     async def received(self, ids: Sequence[str]) -> Status:
-        """Acknowledge messages, which removes them; return the status of the queue without them."""
+        """Acknowledge messages, which removes them; return the status of the queue without them.
+
+        Raises:
+            ProblemReported: the acknowledgement was refused.
+            MediatorRefused: so it was, over HTTP in a version that does not answer it.
+        """
         answer = await self._acknowledge(ids)
         if isinstance(answer, Status):
             return answer
@@ -117,7 +122,12 @@ class SpeaksPickup(ProtocolSession):
         return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
-        """Acknowledge messages; return the status only in a version that answers with it."""
+        """Acknowledge messages; return the status only in a version that answers with it.
+
+        Raises:
+            ProblemReported, MediatorRefused: it was refused, as for ``received``; over a socket
+                without an answer nothing is raised here, but by ``next`` of ``Live``.
+        """
         answer = await self._acknowledge(ids)
         return answer if isinstance(answer, Status) else None
 
@@ -153,7 +163,7 @@ class SpeaksPickup(ProtocolSession):
         (``didcomm.lease_s`` of the mediator, 30 s by default), before that an empty queue.
 
         Raises:
-            ProblemReported: an acknowledgement was refused, in any version and over any transport.
+            ProblemReported, MediatorRefused: an acknowledgement was refused, as for ``received``.
             UnexpectedAnswer: a message is offered again after it was acknowledged.
         """
         acknowledged: frozenset[str] = frozenset()

@@ -267,6 +267,21 @@ async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
         assert (await live.received([picked.id])).message_count == 0
 
 
+@PICKUPS
+async def test_a_drain_over_http_fails_if_its_acknowledgement_was_refused(
+    network: WalletNetwork, alice: Sender, pickup: PickupVersion
+) -> None:
+    bob = await connected(network, pickup=pickup)
+    await alice.write(await bob.new_recipient(), "one")
+    drain = bob.drain()
+    picked = await anext(drain)
+    network.mediator.hosts.cut("host-0")
+    with pytest.raises(ProblemReported if pickup.answers_receipt else MediatorRefused):
+        await anext(drain)
+    network.mediator.hosts.mend("host-0")
+    assert (await bob.received([picked.id])).message_count == 0
+
+
 async def test_a_drain_over_a_socket_fails_if_its_acknowledgement_was_refused(
     network: WalletNetwork, alice: Sender
 ) -> None:
