@@ -18,7 +18,7 @@ from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.http_endpoint import close_code
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import Identities, speaker
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
@@ -69,6 +69,7 @@ class _Peer:
         self.explicit = False
         self.live_since: int | None = None
         self._wake = Wake()
+        self._speaker = ""
         self._running = Tasks()
         self._outgoing = outgoing
 
@@ -88,10 +89,15 @@ class _Peer:
     def is_pumping(self) -> bool:
         return bool(self._running) and not self._wake.is_over
 
+    @property
+    def pumps_for_speaker(self) -> bool:
+        """Does it push for the DID that speaks now, and not for one that was given up since?"""
+        return self.is_pumping and self._speaker == speaker()
+
     def start(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
         """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
-        self._wake = Wake()
+        self._wake, self._speaker = Wake(), speaker()
         self._running.run(work(self._wake)).add_done_callback(_log_failure)
 
     def end_implicit(self) -> None:
@@ -260,7 +266,7 @@ class InboundSocket(InboundTransport):
             outcome.implicit
             and request.peer.open_route
             and not peer.explicit
-            and not peer.is_pumping
+            and not peer.pumps_for_speaker
             and await self._dependencies.waiting.open_session(request.sender.did, self.session)
             and not peer.explicit  # nor since: a long poll may be repeated for this account
         ):

@@ -440,6 +440,21 @@ async def test_the_first_ping_of_a_rotated_did_brings_what_waits_over_a_socket(
         assert sender.text_in(recipient, await socket.data()) == "waits"
 
 
+async def test_a_did_that_is_rotated_on_its_socket_goes_on_to_get_what_comes_implicitly(
+    network: WalletNetwork,
+) -> None:
+    old, sender = await connected(network), Sender(network)
+    recipient, new = await old.new_recipient(), successor(network, old)
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(packed(old, PING_2, SILENT))
+        await sender.write(recipient, "first")
+        assert sender.text_in(recipient, await socket.data()) == "first"
+        await socket.raw.send_bytes(packed(new, PING_2, from_prior=moved(old, new)))
+        assert isinstance(new.connection.open(await socket.data()), dict)
+        await sender.write(recipient, "second")
+        assert sender.text_in(recipient, await socket.data()) == "second"
+
+
 async def test_the_first_ping_of_a_rotated_did_brings_what_waits_over_http(
     network: WalletNetwork,
 ) -> None:
