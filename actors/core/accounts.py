@@ -29,7 +29,7 @@ from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
 from actors.core.message_queue import REMOVED_MAX, removals
 from actors.core.refusals import Refusal
-from actors.core.replies import AccountFound, AccountOver, Done
+from actors.core.replies import AccountFound, AccountOver, Done, EnvelopesWaiting
 from eventstore.log.events import (
     AccountEnded,
     AccountRotated,
@@ -145,9 +145,9 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
     if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
     events += newly_stated(state, command.connection, context)
-    return Accepted(
-        Done(), [*events, *keylist_updates(newer_claims(state, command.own), [], context)]
-    )
+    events += keylist_updates(newer_claims(state, command.own), [], context)
+    # A wake-up: what pushes for the prior DID asks the queue, and is refused.
+    return Accepted(Done(), events, EnvelopesWaiting() if speaks != command.speaker_did else None)
 
 
 def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decision:
@@ -168,7 +168,7 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
         at_ms=at_ms, command=key, prior_did=command.speaker_did, issued_at_s=command.issued_at_s
     )
     over = [ClaimedKey(name, claim) for name, claim in state.keylist.items()]
-    return Accepted(AccountOver(over), [*events, ended])
+    return Accepted(AccountOver(over), [*events, ended], EnvelopesWaiting())
 
 
 def _rotates_from_s(state: Identity) -> Seconds:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.core.commands import ReleaseLeases
+from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
 from actors.host.clock import NewId
 from actors.host.tasks import Tasks
@@ -30,6 +31,7 @@ from http_edge.didcomm.protocols.protocol import (
     Request,
     hand_over,
 )
+from http_edge.didcomm.rejections import reason_of
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
@@ -42,6 +44,7 @@ _LEASES_MAX: Final = 4
 """Other agents on one socket whose leases end with it; those of one more end by themselves."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
+_GIVEN_UP: Final = (Refusal.NOT_SPEAKING, Refusal.NOT_CONNECTED)
 _AWAITED_MAX: Final = 1_024
 """Answers on one socket whose pongs are awaited, before their messages are removed. The messages of
 one more stay leased and are offered again."""
@@ -68,8 +71,10 @@ class _Peer:
         self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
+        self.speaker = ""
+        """The DID that spoke last for the agent on this socket."""
         self._wake = Wake()
-        self._speaker = ""
+        self._started_by = ""
         self._running = Tasks()
         self._outgoing = outgoing
 
@@ -92,13 +97,20 @@ class _Peer:
     @property
     def pumps_for_speaker(self) -> bool:
         """Does it push for the DID that speaks now, and not for one that was given up since?"""
-        return self.is_pumping and self._speaker == speaker()
+        return self.is_pumping and self._started_by == speaker()
 
-    def start(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
+    def start(self, work: Callable[[Wake], Coroutine[Any, Any, Refusal | None]]) -> None:
         """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
-        self._wake, self._speaker = Wake(), speaker()
-        self._running.run(work(self._wake)).add_done_callback(_log_failure)
+        self._wake, self._started_by = Wake(), speaker()
+        self._running.run(self._push(work(self._wake))).add_done_callback(_log_failure)
+
+    async def _push(self, work: Coroutine[Any, Any, Refusal | None]) -> None:
+        """Push; then close the socket of a DID that was given up, if its successor is not on it."""
+        refused = await work
+        if refused in _GIVEN_UP and self.speaker == speaker():
+            reason = reason_of(refused)
+            self._outgoing.close(close_code(reason), reason=reason.value)
 
     def end_implicit(self) -> None:
         """Push nothing implicitly from now on."""
@@ -186,6 +198,7 @@ class InboundSocket(InboundTransport):
                 return False
             peer = self._peers[did] = self._peer_of(sender)
             hub.add(did, peer, self.session)
+        self._peers[did].speaker = speaker()
         await hub.session_ended(did)
         return True
 

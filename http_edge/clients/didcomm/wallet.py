@@ -225,7 +225,8 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
 
         Return the wallet under its new DID, over HTTP; the mediator refuses the prior DID from then
         on. ``key`` must not have an account. Store it first: after an error that leaves the outcome
-        open, only a repetition with the same key does not lose the account.
+        open, only a repetition with the same key does not lose the account. The mediator closes the
+        sockets on which messages of the prior DID come.
 
         Raises:
             ProblemReported: with ``e.p.req.not_enroll`` the rotation was refused, and this wallet
@@ -239,7 +240,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         return self._with(replace(new, is_known=True))
 
     async def end(self) -> None:
-        """End the account with its keylist and queue, over HTTP; to repeat it changes nothing."""
+        """End the account with keylist, queue, sockets, over HTTP; to repeat it changes nothing."""
         # By the whole DID: a mediator that has ended the account may not know the short one.
         whole = replace(self.connection, is_known=False)
         parting = {"@type": f"{NEW_PREFIX}empty/1.0/empty", **_from_prior(whole, None)}

@@ -136,7 +136,7 @@ class Pump:
 
     async def live(
         self, wake: Wake, version: int, agent: AgentAccount, delivery: LiveDelivery
-    ) -> None:
+    ) -> Refusal | None:
         """Deliver messages queued after ``version`` of the identity, until live mode ends.
 
         The socket's first fetch, which the host gets before any later command, turns live mode on
@@ -144,7 +144,8 @@ class Pump:
         and for a request that hands out earlier messages, as pushed messages do.
         ``agent`` is the account that asked for live mode, perhaps in another message version than
         the socket's first message; ``delivery`` writes a delivery of the live mode's protocol.
-        The agent has to ask for messages that waited before (RFC 0685, live mode).
+        The agent has to ask for messages that waited before (RFC 0685, live mode). Return the
+        refusal that ended it, None for any other end.
         """
         is_again = self._delivery is not None
         self._agent, self._delivery = agent, delivery
@@ -152,13 +153,14 @@ class Pump:
             await self._all_handed_out()
         while not wake.is_over:
             pause_s = await self._deliver_live(version)
-            if pause_s is None:
-                return
+            if isinstance(pause_s, Refusal):
+                return pause_s
             await wake.next(pause_s)
             await self._all_handed_out()
+        return None
 
-    async def implicit(self, wake: Wake, arrived: Arrived) -> None:
-        """Send waiting and new messages unchanged, until a newer socket takes over."""
+    async def implicit(self, wake: Wake, arrived: Arrived) -> Refusal | None:
+        """Send messages unchanged, until a newer socket takes over; return as ``live`` does."""
         self._implicit = wake
         while not wake.is_over:
             async with self._sends_in_order:
@@ -170,20 +172,21 @@ class Pump:
             if isinstance(delivery, Refusal):
                 if delivery not in TO_RETRY:
                     wake.close(0)
-                    return
+                    return delivery
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not delivery.messages:
                 await wake.next(_SWEEP_S)
                 continue
             if not await arrived():
-                return
+                return None
             await self._remove(delivery.messages)
             if not delivery.state.available:
                 await wake.next(_SWEEP_S)
+        return None
 
-    async def _deliver_live(self, version: int) -> float | None:
-        """Deliver what one fetch finds; return the pause (s), None if live mode is over."""
+    async def _deliver_live(self, version: int) -> float | Refusal:
+        """Deliver what one fetch finds; return the pause (s), or the refusal that ends it all."""
         self.hold()
         try:
             async with self._sends_in_order:
@@ -194,7 +197,7 @@ class Pump:
             self.let_go()
             await self._send_pushed()
         if isinstance(delivery, Refusal):
-            return _RETRY_S if delivery in TO_RETRY else None
+            return _RETRY_S if delivery in TO_RETRY else delivery
         # Messages queued since have woken this pump.
         return 0.0 if delivery.messages and delivery.state.available else _SWEEP_S
 

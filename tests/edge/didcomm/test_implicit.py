@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 from aiohttp import WSMsgType
 
-from http_edge.clients.didcomm import NoAnswer, Recipient2, Socket, Wallet2
+from http_edge.clients.didcomm import ConnectionLost, NoAnswer, Recipient2, Socket, Wallet2
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
@@ -453,6 +454,19 @@ async def test_a_did_that_is_rotated_on_its_socket_goes_on_to_get_what_comes_imp
         assert isinstance(new.connection.open(await socket.data()), dict)
         await sender.write(recipient, "second")
         assert sender.text_in(recipient, await socket.data()) == "second"
+
+
+@pytest.mark.parametrize("is_rotated", [True, False])
+async def test_a_socket_that_waits_for_messages_of_a_did_ends_once_that_is_given_up(
+    network: WalletNetwork, *, is_rotated: bool
+) -> None:
+    wallet = await connected(network)
+    async with wallet.implicit_socket() as socket:
+        await wallet.over(socket).ping()  # so the mediator waits for messages
+        await (wallet.rotate(KeyPair.new()) if is_rotated else wallet.end())
+        with pytest.raises(ConnectionLost) as lost:
+            await socket.receive(WAIT_S)
+    assert lost.value.close_code == 4403
 
 
 async def test_the_first_ping_of_a_rotated_did_brings_what_waits_over_http(

@@ -13,8 +13,11 @@ from actors.core.commands import QueueEnvelopes
 from actors.core.replies import EnvelopeQueued
 from actors.host.port import HostUnavailable
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
-from http_edge.didcomm.envelopes.keys import base58, did_key
+from http_edge.clients.didcomm.pickup import delivered
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.identities import Identities
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.test_rotated_accounts import moved, packed, successor
 from tests.edge.didcomm.wallet_network import (
     SUBSCRIBERS,
     Bob,
@@ -129,7 +132,7 @@ async def test_a_socket_that_is_gone_listens_no_more_and_asks_for_no_messages(
 def _pumps(before: set[asyncio.Task[Any]]) -> list[str]:
     """The work for sockets that has begun since and goes on."""
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks() - before]  # type: ignore[union-attr]
-    return [name for name in names if name.startswith("Pump.")]
+    return [name for name in names if name.startswith(("Pump.", "_Peer."))]
 
 
 async def test_what_is_not_acknowledged_outlives_the_host(
@@ -389,6 +392,37 @@ async def test_a_burst_of_500_arrives_whole_and_each_once(network: WalletNetwork
         assert sorted(seen) == texts
         assert (await live.status()).message_count == 0
         await silent(live)
+
+
+@pytest.mark.parametrize("is_rotated", [True, False])
+async def test_a_live_mode_of_a_did_ends_with_its_socket_once_that_is_given_up(
+    network: WalletNetwork, *, is_rotated: bool
+) -> None:
+    wallet = await connected(network)
+    async with wallet.live() as live:
+        await (wallet.rotate(KeyPair.new()) if is_rotated else wallet.end())
+        with pytest.raises(ConnectionLost) as lost:
+            await live.next(WAIT_S)
+    assert lost.value.close_code == 4403
+
+
+async def test_a_did_that_is_rotated_on_its_socket_may_go_live_there_again(
+    network: WalletNetwork,
+) -> None:
+    old, sender = await connected(network), Sender(network)
+    recipient, new = await old.new_recipient(), successor(network, old)
+    kind, on = "messagepickup/3.0/live-delivery-change", {"live_delivery": True}
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(packed(old, kind, on))
+        await socket.data()
+        await socket.raw.send_bytes(packed(new, kind, on, from_prior=moved(old, new)))
+        status = new.connection.open(await socket.data())
+        assert isinstance(status, dict)
+        assert status["live_delivery"] is True
+        await sender.write(recipient, "one")
+        pushed = new.connection.open(await socket.data())
+        assert isinstance(pushed, dict)
+        assert len(delivered(pushed)) == 1
 
 
 async def test_a_live_mode_that_begins_after_its_answer_was_given_up_holds_no_messages(

@@ -30,7 +30,7 @@ from actors.core.erasure import OPERATOR
 from actors.core.identity import PRIOR_DIDS_MAX, Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import AccountFound, AccountOver, Connected, Done
+from actors.core.replies import AccountFound, AccountOver, Connected, Done, EnvelopesWaiting
 from eventstore.log.events import (
     AccountEnded,
     AccountRotated,
@@ -158,6 +158,7 @@ def test_a_rotation_keeps_everything_and_changes_who_speaks() -> None:
         ConnectionEstablished(**BASE, did=ME, **msgspec.structs.asdict(said)),
         KeylistUpdated(**BASE, added=[NEW_DID], claims=[1], removed=[]),
     ]
+    assert accepted.notice == EnvelopesWaiting()
     assert list(me.state.messages) == waiting
     assert list(me.state.keylist) == [KEY, NEW_DID]
     assert taken in me.leases
@@ -281,6 +282,7 @@ def test_the_end_of_a_relationship_ends_queue_keylist_and_connection() -> None:
             KeylistUpdated(**BASE, added=[], claims=[], removed=[KEY]),
             AccountEnded(**BASE, prior_did=ME, issued_at_s=NOW_S),
         ],
+        EnvelopesWaiting(),
     )
     left = Identity(version=me.state.version, ended_at_s=NOW_S)
     for name in ("last_added_ms", "last_removed_ms", "seen_ms", "recent"):
