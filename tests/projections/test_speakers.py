@@ -10,7 +10,11 @@ from pyspark.sql import SparkSession
 from actors.core import commands as c
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
+from projections.tables.agents import ACCOUNT_NAMES, SPEAKERS
 from projections.tables.erased import ERASURES, about_names, erased_identities, said_last
+from projections.tables.identities import IDENTITIES
+from projections.tables.queues import QUEUES
+from projections.tables.seals import SEALS
 from tests.histories import CROWD, MEDIATOR, START_MS, History
 from tests.projections.exports import export_log, take_out_erased
 from tests.projections.folding import Rows
@@ -18,6 +22,8 @@ from tests.projections.test_rebuild import erase, exported, folded, naming, read
 from tests.unit.actors.given import connection
 
 pytestmark = pytest.mark.spark
+SOME = (IDENTITIES, ACCOUNT_NAMES, SPEAKERS, QUEUES, SEALS)
+"""The tables of these tests: three that name who speaks, and one each with peers and with none."""
 ACCOUNT = "did:example:account"
 GONE = CROWD.identities[0]
 
@@ -43,9 +49,11 @@ def be_let_go(history: History) -> None:
 
 
 def test_an_erased_did_has_its_name_in_tables_while_it_speaks_for_an_account(
-    spark: SparkSession,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the log, which lets its names go again; in tables made at once and continued."""
+    monkeypatch.setattr("projections.rebuild.rebuild.PROJECTIONS", SOME)
+    names = [each.name for each in SOME]
     with exported(32, acts=60) as (log, folder):
         export = folder / "export"
 
@@ -60,7 +68,7 @@ def test_an_erased_did_has_its_name_in_tables_while_it_speaks_for_an_account(
             whole = folder / f"whole-{made.generation}"
             anew = read(whole, rebuild(spark, open_export(str(export)), str(whole)))
             tables = read(target, made)
-            assert tables == anew == folded(log)
+            assert tables == anew == folded(log, names)
             return tables
 
         rebuild(spark, open_export(str(export)), str(folder / "tables"))
