@@ -25,6 +25,8 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``;
     ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
     ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
+    ``payer`` is the address that pays if the target's state has to be loaded, as ``source_key``;
+    empty for work of the mediator itself, or if addresses have no rate.
     """
 
     partition: str
@@ -39,6 +41,7 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     charge: float = 0.0
     adds: bool = False
     speaker: str = ""
+    payer: bytes = b""
 
 
 class WaitingAt(msgspec.Struct, frozen=True, array_like=True, tag="waiting"):

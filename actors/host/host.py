@@ -166,18 +166,18 @@ class Host:
     def execute(
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[list[Reply], list[tuple[str, Push]]]:
-        """Run commands, each with the edge that sent it, in one transaction.
+        """Run commands, each with the edge that sent it, in one transaction, as far as they fit.
 
-        Return one reply per item, in order, and the pushes as (edge, push) pairs.
+        Return a reply to each that ran, in order, and the pushes as (edge, push) pairs.
         """
         now_ms = self.now_ms()
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
         transaction.ahead_ms = self._ahead_ms()
-        owned = self._ownership.owned
-        self.cache.read_ahead(self._nonces.identities(items, owned), owned, now_ms)
-        outcomes = [self._run(transaction, submission) for _, submission in items]
+        owned, payable = self._ownership.owned, transaction.payable(self.cache, self.charges)
+        self.cache.read_ahead(self._nonces.identities(payable, owned), owned)
+        items, outcomes = transaction.run(self._run, self.cache, self.charges)
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
         failed = self._append(transaction)

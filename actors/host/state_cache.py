@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -27,6 +28,7 @@ import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Command, ExpireRecords, UpdateEventTags
+from actors.core.cost import load_cost
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -53,6 +55,11 @@ _ROWS_AHEAD: Final = 100
 """Rows of each identity that are read together; an identity with more is read separately."""
 _COUNTED_AFTER: Final = 16
 """The names of a state are counted anew after one change to each 16 of its records."""
+_AHEAD_AT_ONCE: Final = 32
+"""Identities that are read together. Their snapshots may be of any size: 24 MiB for full queues."""
+LOADS_PER_CACHE: Final = 16
+"""The part of ``active_bytes_max`` that one transaction loads: 16 MiB by default, thousands of
+usual identities. It takes 30 ms from snapshots, as long as costly commands have."""
 _AHEAD_MIN: Final = 2
 """Identities that are worth reading together: a single one is read as fast by ``get``."""
 
@@ -162,6 +169,12 @@ class StateCache:
         """The approximate size of the identities in memory."""
         self._is_unreadable = False
         self.activations = 0
+        self._wanted: Iterator[tuple[str, str]] = iter(())
+        self._looked_for: set[str] = set()
+        """Those of them that were read ahead, or that need to be read by themselves."""
+        self._loaded_bytes = 0
+        self.unpaid: dict[str, float] = {}
+        """The units of each load since the last ``passivate`` for which no command has paid."""
 
     def __len__(self) -> int:
         """How many identities are in memory."""
@@ -188,7 +201,9 @@ class StateCache:
             self._cached.move_to_end(did)
             cached.used_ms = now_ms
             return cached
-        cached = self._newcomers.get(did)
+        if self.lacks(did) and did not in self._looked_for:
+            self._read_some(now_ms)
+        cached = self._cached.get(did) or self._newcomers.get(did)
         if cached is None:
             stream = identity_stream(did)
             state, version = read_identity(self._log, stream)
@@ -196,24 +211,27 @@ class StateCache:
             self._take(cached)
         return cached
 
-    def read_ahead(
-        self, wanted: Iterable[tuple[str, str]], owned: Container[str], now_ms: int
-    ) -> None:
-        """Load the wanted identities that are not in memory with two queries for all.
+    def read_ahead(self, wanted: Iterable[tuple[str, str]], owned: Container[str]) -> None:
+        """Have ``get`` load the next of the wanted identities together with the one that it needs.
 
-        ``wanted`` names each with its partition. Identities of partitions not owned yet are left
-        out, since a state read before the claim may be outdated after it; so are those that belong
-        to another partition, whose owner changes them. ``get`` loads all that this does not.
+        ``wanted`` names each with its partition, in the order in which they are needed. Identities
+        of partitions not owned yet are left out, since a state read before the claim may be
+        outdated after it; so are those that belong to another partition, whose owner changes them.
+        ``get`` loads all that this does not.
         """
-        absent = {
-            identity_stream(did): (did, partition)
-            for did, partition in wanted
-            if partition in owned and self._lacks(did)
-        }
+        self._wanted = ((did, partition) for did, partition in wanted if partition in owned)
+        self._looked_for.clear()
+
+    def _read_some(self, now_ms: int) -> None:
+        """Load the next wanted identities that are not in memory with two queries."""
+        some = islice((one for one in self._wanted if self.lacks(one[0])), _AHEAD_AT_ONCE)
+        absent = {identity_stream(one[0]): one for one in some}
+        self._looked_for.update(did for did, _ in absent.values())
         if len(absent) < _AHEAD_MIN:
             return
+        read = read_identities(self._log, list(absent))
         with suppress(LogError):
-            for stream, state, version in read_identities(self._log, list(absent)):
+            for stream, state, version in takewhile(lambda _: not self.has_loaded_enough, read):
                 did, partition = absent[stream]
                 if bool(state.dedicated_by) == (partition == did):
                     self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
@@ -257,6 +275,8 @@ class StateCache:
         Call this between transactions.
         """
         self._newcomers.clear()
+        self.unpaid.clear()
+        self._loaded_bytes = 0
         self._is_unreadable = False
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
         due: list[tuple[UUID, Snapshot]] = []
@@ -309,13 +329,25 @@ class StateCache:
         del self._cached[cached.did]
         self.bytes -= cached.weight_bytes
 
-    def _lacks(self, did: str) -> bool:
+    def lacks(self, did: str) -> bool:
+        """Is an identity to be loaded before it is used?"""
         return did not in self._cached and did not in self._newcomers
+
+    @property
+    def has_loaded_enough(self) -> bool:
+        """Has the transaction loaded its part of the cache?"""
+        return self._loaded_bytes >= self._limits.active_bytes_max // LOADS_PER_CACHE
 
     def _take(self, loaded: CachedIdentity) -> None:
         self.activations += 1
-        if loaded.state.version:
+        state = loaded.state
+        if state.version:
             self.settle(loaded)
+            self._loaded_bytes += loaded.weight_bytes
+            # More than make a snapshot due are those before an archived state, which were not read.
+            due_after = self._limits.snapshot_after_events + 2 * state.live_records()
+            events = min(state.version - loaded.snapshot_version, due_after)
+            self.unpaid[loaded.did] = load_cost(loaded.weight_bytes, events)
         else:
             self._newcomers[loaded.did] = loaded
 
@@ -346,19 +378,23 @@ def read_identities(
 ) -> Iterator[tuple[UUID, Identity, int]]:
     """``read_identity`` for many streams with two queries; streams that need more are left out.
 
+    Each state is made when it is needed.
+
     Raises:
         LogUnavailable: the log cannot be read.
     """
     snapshots = log.load_snapshots(streams)
-    states = {stream: _state_of(snapshots.get(stream)) for stream in streams}
-    versions = {stream: state.version for stream, state in states.items()}
+    versions = {s: snapshots[s].version if s in snapshots else 0 for s in streams}
     rows = log.read_streams(versions, limit=_ROWS_AHEAD)
-    for stream, state in states.items():
+    for stream, version in versions.items():
+        if len(rows[stream]) == _ROWS_AHEAD:
+            continue
+        state = _state_of(snapshots.get(stream))
         with suppress(UnknownTopic, CorruptRow):
             following = _following(rows[stream], state.version)
             evolve_all(state, (decode(row.topic, row.state) for row in following))
-            if state.version - versions[stream] == len(rows[stream]) < _ROWS_AHEAD:
-                yield stream, state, versions[stream]
+            if state.version - version == len(rows[stream]):
+                yield stream, state, version
 
 
 def state_at(log: LogReader, stream: UUID, version: int) -> Identity:

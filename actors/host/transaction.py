@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
+from actors.core.charges import Charges
 from actors.core.cost import page_cost
 from actors.core.decision import (
     TOGETHER_BYTES_MAX,
@@ -18,10 +19,10 @@ from actors.core.decision import (
     Refs,
 )
 from actors.core.nonces import NonceClaim, expiry_ms
-from actors.core.replies import Notice, Reply
+from actors.core.replies import UNAVAILABLE, Notice, Reply
 from actors.core.submissions import Submission
 from actors.host.owned_partition import OwnedPartition
-from actors.host.state_cache import CachedIdentity
+from actors.host.state_cache import CachedIdentity, StateCache
 from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event, MessagesRemoved
 
@@ -80,7 +81,7 @@ class Transaction:
     the append fails, everything touched has to be dropped.
 
     Attributes:
-        items: The submissions, each with the edge that sent it.
+        items: The submissions, each with the edge that sent it; after ``run`` those that ran.
         log_failed: Could the log not be read or written? Then no further identity or page is read:
             each question may take as long as the log's time-out, and all clients wait for the sum.
         has_claimed: Has it claimed a partition, which is an append of its own?
@@ -108,6 +109,42 @@ class Transaction:
         self._page_bytes_left = TOGETHER_BYTES_MAX
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
+
+    def payable(self, cache: StateCache, charges: Charges) -> Iterator[tuple[str, Submission]]:
+        """Yield the items for which nothing is to be loaded, or whose payer does not owe for loads.
+
+        A request that costs next to nothing may name an identity whose state takes megabytes and
+        milliseconds to load, and the next request another one.
+        """
+        for item in self.items:
+            if not (
+                cache.lacks(item[1].target_did) and charges.owes_for_loads(item[1], self.now_ms)
+            ):
+                yield item
+
+    def run(
+        self,
+        run_one: Callable[[Transaction, Submission], Outcome],
+        cache: StateCache,
+        charges: Charges,
+    ) -> tuple[Sequence[tuple[str, Submission]], list[Outcome]]:
+        """Run the submissions in order until enough is loaded; return those that ran.
+
+        A payer pays for each load, and gets nothing loaded while it owes.
+        """
+        outcomes: list[Outcome] = []
+        for _, one in self.items:
+            if one.command is not None and cache.lacks(one.target_did):
+                if outcomes and cache.has_loaded_enough:
+                    break
+                if charges.owes_for_loads(one, self.now_ms):
+                    outcomes.append(Outcome(UNAVAILABLE))
+                    continue
+            outcomes.append(run_one(self, one))
+            if cache.unpaid and (units := cache.unpaid.pop(one.target_did, 0.0)):
+                charges.add_load(one, units, self.now_ms)
+        self.items = self.items[: len(outcomes)]
+        return self.items, outcomes
 
     @property
     def partitions(self) -> Sequence[OwnedPartition]:

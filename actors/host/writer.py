@@ -207,10 +207,7 @@ class Writer:
                 self._run(self._costly.take(self._limits.costly_work_max))
             if call:
                 call()
-            due = self._host.run_housekeeping()
-            if due:
-                self._snapshots.put(due)
-            self._send(self._host.due_pushes())
+            self._run_housekeeping()
 
     def _gather(self) -> tuple[_Call | None, bool]:
         """Wait for work, then take all of it up to a call, because turns depend on what waits.
@@ -252,9 +249,21 @@ class Writer:
             wait_s = self._commit_delay.wait_s(len(self._cheap), perf_counter() - since_s)
         return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
 
+    def _run_housekeeping(self) -> None:
+        due = self._host.run_housekeeping()
+        if due:
+            self._snapshots.put(due)
+        self._send(self._host.due_pushes())
+
     def _run(self, taken: Sequence[_Item]) -> None:
-        if not taken:
-            return
+        """Run commands in one transaction, or in several if one would load too much for them."""
+        while taken:
+            taken = taken[self._transact(taken) :]
+            if taken:
+                self._run_housekeeping()
+
+    def _transact(self, taken: Sequence[_Item]) -> int:
+        """Run the first of these commands in one transaction; return how many ran."""
         items = [(batch.edge, batch.submissions[index]) for batch, index in taken]
         started_s = perf_counter()
         try:
@@ -267,6 +276,7 @@ class Writer:
             self._host.forget_everything()
             replies, pushes = [UNAVAILABLE] * len(items), []
         ended_s = perf_counter()
+        taken, items = taken[: len(replies)], items[: len(replies)]
         if items[0][1].cost > COSTLY:
             self._costly_from_s = ended_s + (ended_s - started_s)
         else:
@@ -283,6 +293,7 @@ class Writer:
             self._answer(batch, by_edge.pop(batch.edge, []))
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)
+        return len(replies)
 
     def _execute(
         self, items: Sequence[tuple[str, Submission]]

@@ -257,7 +257,8 @@ class Limits(Section):
     """Identities that one host keeps in memory; it drops the one that has been idle longest."""
     active_bytes_max: int = Field(default=256 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message,
-    and each name once; payloads stay in the log."""
+    and each name once; payloads stay in the log. One transaction loads a sixteenth of it, and the
+    last of its identities may exceed that."""
     identity_idle_s: float = Field(default=300, gt=0, le=3_153_600_000)
     """An identity without commands leaves memory after this; its next command loads it from its
     snapshot."""

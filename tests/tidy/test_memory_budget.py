@@ -15,6 +15,7 @@ import yaml
 
 from actors.core.nonces import SENDERS_MAX
 from actors.host.question_threads import THREADS
+from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.writer import UNANSWERED_BYTES_MAX
 from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
@@ -123,6 +124,8 @@ def of_edge(settings: Settings) -> list[Row]:
 def of_host(settings: Settings) -> list[Row]:
     limits = settings.limits
     active, page = limits.active_bytes_max, limits.page_bytes_max * 2
+    # What a transaction loads, and the snapshots and the last identity that come on top of it.
+    loads = 3 * active // LOADS_PER_CACHE
     queue_page = limits.queue_bytes_max + limits.pages_bytes_max
     of_shard = limits.nonces_per_shard_max * NONCE_BYTES + SENDERS_MAX * COUNTED_SENDER_BYTES
     nonces = SHARDS * of_shard
@@ -131,7 +134,7 @@ def of_host(settings: Settings) -> list[Row]:
     readers = THREADS["read"]
     return [
         ("host: itself", "", 0, 160 * MIB),
-        ("host: identities", "`active_bytes_max`", active, active),
+        ("host: identities", "`active_bytes_max`", active + loads, active + loads),
         ("host: nonces of 64 shards", "`nonces_per_shard_max`", nonces, nonces),
         ("host: nonces without effect", "`unproven_nonces_max`", junk, junk),
         (

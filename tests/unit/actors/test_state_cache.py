@@ -21,8 +21,9 @@ from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessagesBeside, MessagesPage, Refused
+from actors.core.submissions import Submission
 from actors.host.host import Host
-from actors.host.state_cache import StateCache
+from actors.host.state_cache import LOADS_PER_CACHE, StateCache
 from eventstore.log.codec import decode
 from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
@@ -32,6 +33,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.stores.recorder_log import RecorderLog
 from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import (
+    EDGE,
     NOW_MS,
     SHARDS,
     HandClock,
@@ -113,6 +115,62 @@ def test_the_identities_of_a_batch_are_loaded_by_two_questions(
     assert owner.snapshot_stats().activations == 20 + len(IDENTITIES)
 
 
+def test_a_transaction_loads_a_part_of_the_cache_and_the_next_one_the_rest(log: EventLog) -> None:
+    """Whether identities are read together or one by one, and however many it names."""
+    first = host(log)
+    populate(first, IDENTITIES, messages=60)
+    for did in IDENTITIES[3:]:
+        run(first, *[submission(did, QueueMessage(FRIEND, b"x"), sender=FRIEND) for _ in range(60)])
+    most = max(cached.weight_bytes for cached in first.cache._cached.values())
+    part = 50_000
+    owner = host(log, limits=HostLimits(active_bytes_max=LOADS_PER_CACHE * part))
+    run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
+    left = [(EDGE, submission(did, QueryMessages(ALL))) for did in IDENTITIES]
+    counts: list[int] = []
+    while left:
+        owner.run_housekeeping()
+        before = owner.cache.bytes
+        replies, _ = owner.execute(left)
+        assert owner.cache.bytes - before < part + most
+        counts += [len(page.messages) for page in replies if isinstance(page, MessagesPage)]
+        left = left[len(replies) :]
+    assert counts == [60, 60, 60, 120, 120, 120]
+
+
+def paid_by(payer: bytes, did: str) -> Submission:
+    return structs.replace(submission(did, QueryMessages(ALL)), payer=payer)
+
+
+def test_an_address_pays_for_what_is_loaded_for_it_and_nothing_is_while_it_owes(
+    log: EventLog, clock: HandClock
+) -> None:
+    first, second, third, fourth, *_ = IDENTITIES
+    populate(host(log), IDENTITIES, messages=60)
+    owner = host(log, clock=clock, limits=HostLimits(per_address_per_s=1, burst_s=5))
+    (served,) = run(owner, paid_by(b"a", first))
+    assert isinstance(served, MessagesPage)
+    assert run(owner, paid_by(b"a", second)) == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)]
+    assert owner.cache.peek(second) is None
+    assert run(owner, paid_by(b"a", first)) == [served], "it is in memory"
+    for payer, did in ((b"b", second), (b"", third)):
+        assert isinstance(run(owner, paid_by(payer, did))[0], MessagesPage)
+    clock.now_ms += 10_000
+    assert isinstance(run(owner, paid_by(b"a", fourth))[0], MessagesPage)
+
+
+def test_what_is_read_together_is_paid_for_and_not_read_for_who_owes(
+    log: EventLog, clock: HandClock
+) -> None:
+    populate(host(log), IDENTITIES, messages=60)
+    owner = host(log, clock=clock, limits=HostLimits(per_address_per_s=1, burst_s=5))
+    run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
+    run(owner, *[paid_by(b"a", did) for did in IDENTITIES[:2]])
+    before = owner.cache.activations
+    refused = run(owner, *[paid_by(b"a", did) for did in IDENTITIES[2:]])
+    assert refused == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 4
+    assert owner.cache.activations == before
+
+
 def test_an_identity_with_many_events_or_a_fault_is_loaded_by_itself(
     log: EventLog, tmp_path: Path
 ) -> None:
@@ -136,10 +194,12 @@ def test_no_identity_of_a_shard_that_is_not_owned_yet_is_loaded_ahead(log: Event
     cache = StateCache(log, HostLimits())
     batch = [submission(did, QueryMessages(ALL)) for did in IDENTITIES]
     wanted = [(one.target_did, one.partition) for one in batch]
-    cache.read_ahead(wanted, (), NOW_MS)
-    assert len(cache) == 0
-    cache.read_ahead(wanted, {batch[0].partition, batch[1].partition}, NOW_MS)
-    assert len(cache) > 1
+    cache.read_ahead(wanted, ())
+    cache.get(*wanted[0], NOW_MS)
+    assert len(cache) == 1
+    cache.read_ahead(wanted, {one.partition for one in batch})
+    cache.get(*wanted[1], NOW_MS)
+    assert len(cache) == len(batch)
 
 
 def test_who_sends_in_a_shard_that_is_crowded_is_looked_for_together(

@@ -29,11 +29,13 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
 from actors.core.submissions import Submission
 from actors.host.host import Host
+from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.writer import UNANSWERED_BYTES_MAX, Writer
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import (
+    EDGE,
     NOW_S,
     HandClock,
     connection,
@@ -116,6 +118,24 @@ def test_a_transaction_takes_no_more_work_than_its_bound(log: EventLog, owner: H
     assert len([result(answered) for answered in answers]) == 5
     running.writer.stop()
     assert owner.snapshot_stats().commits == 3
+
+
+def test_what_a_transaction_may_not_load_runs_in_the_next_ones(log: EventLog) -> None:
+    first = host(log)
+    dids = [f"did:x:{number}" for number in range(6)]
+    for did in dids:
+        first.execute([(EDGE, submission(did, registration(did)))])
+    owner = host(log, limits=HostLimits(active_bytes_max=LOADS_PER_CACHE))
+    running = Running(owner, log)
+    running.writer.start()
+    (*_, late), (last,) = (
+        running.ask(*[submission(did, registration(did, NOW_S + 90)) for did in some]).replies
+        for some in (dids[:5], dids[5:])
+    )
+    running.writer.stop()
+    assert (late, last) == (Registered(NOW_S + 90), Registered(NOW_S + 90))
+    stats = owner.snapshot_stats()
+    assert (stats.commits, stats.commands, stats.activations) == (6, 6, 6)
 
 
 def test_one_client_alone_never_waits_for_others(log: EventLog, owner: Host) -> None:
