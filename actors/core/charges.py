@@ -26,7 +26,7 @@ class Charges:
 
         The host calls this after it has found the nonce to be new and before it uses the nonce up:
         a replay by another client costs the sender nothing, and the sender can repeat a refused
-        command unchanged.
+        command unchanged. Where another host has used it up (``PAID``), the gateway says otherwise.
         """
         if not submission.charge:
             return None

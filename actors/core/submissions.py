@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from actors.core.commands import Command, Page
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
+
+PAID: Final = 1e-6
+"""The charge of a command that another host has charged: its sender must only not owe here for
+pages that were read here."""
 
 
 class Submission(msgspec.Struct, frozen=True, array_like=True):
@@ -22,7 +28,8 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     it appears beside the key in log lines, and is empty for a command without a request.
 
     ``source`` is the sender whose turn this takes (``actors.core.cost.source_key``; empty for the
-    mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``;
+    mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``,
+    together with the page that is read (with 0 neither counts, with ``PAID`` the page alone);
     ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
     ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
     ``payer`` is the address that pays if the target's state has to be loaded, as ``source_key``;

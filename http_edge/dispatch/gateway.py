@@ -19,7 +19,7 @@ import msgspec
 from actors.core.commands import GrantMediation, Register
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
-from actors.core.submissions import Read, Submission
+from actors.core.submissions import PAID, Read, Submission
 from actors.host.port import (
     PAGE_TOO_LARGE,
     HostNotReached,
@@ -128,9 +128,10 @@ class Gateway:
                     step.submission, size_bytes if is_last else 0, can_linger=can_linger and is_last
                 )
                 if is_last and reply != NOT_OWNER:
-                    return reply
+                    return _after_claim(reply) if submission.charge == PAID else reply
                 if isinstance(reply, Done):
-                    submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+                    charge = min(submission.charge, PAID)
+                    submission = msgspec.structs.replace(submission, claim=None, charge=charge)
                     continue
                 if reply != NOT_OWNER:
                     return reply
@@ -367,3 +368,10 @@ class Gateway:
         self.saw_incarnation(host, result.incarnation)
         for push in result.pushes:
             self._on_push(push)
+
+
+def _after_claim(reply: Reply) -> Reply:
+    """The reply to a command whose nonce another host has used up, which RATE_LIMITED denies."""
+    if isinstance(reply, Refused) and reply.code is Refusal.RATE_LIMITED:
+        return Refused(Refusal.TEMPORARILY_UNAVAILABLE, reply.retry_after_s)
+    return reply

@@ -19,7 +19,7 @@ from actors.core.partitioning import (
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractsUpdated, Done, Push, Refused, Reply
-from actors.core.submissions import Read, Submission
+from actors.core.submissions import PAID, Read, Submission
 from actors.host.port import PAGE_TOO_LARGE, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch import gateway, outbox
@@ -205,7 +205,7 @@ async def test_across_hosts_a_command_is_charged_once_and_its_nonce_has_neither_
     assert [(claim.cost, claim.charge) for claim in claims] == [(1, 7)] * 2
     claiming.answer_all()
     assert await asyncio.gather(*running) == [Done()] * 2
-    assert [(acts.cost, acts.charge) for (acts,) in acting.batches] == [(500, 0)] * 2
+    assert [(acts.cost, acts.charge) for (acts,) in acting.batches] == [(500, PAID)] * 2
 
 
 async def test_pushes_come_with_the_answer_and_a_new_incarnation_is_reported_once() -> None:
