@@ -12,8 +12,8 @@ from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 
 PAID: Final = 1e-6
-"""The charge of a command that another host has charged: its sender must only not owe here for
-pages that were read here."""
+"""The charge of a command that was charged before, by another host or for a first question: this
+host charges its page alone, and refuses it while its sender owes."""
 
 
 class Submission(msgspec.Struct, frozen=True, array_like=True):

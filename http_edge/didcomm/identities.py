@@ -35,7 +35,7 @@ from actors.core.replies import (
     Refused,
     Reply,
 )
-from actors.core.submissions import Read, Submission, WaitingAt
+from actors.core.submissions import PAID, Read, Submission, WaitingAt
 from actors.host.clock import new_id
 from actors.host.packed_page import unpack_page
 from eventstore.log.seal import command_key
@@ -50,9 +50,6 @@ TO_RETRY: Final = frozenset(
 )
 """Refusals after which the same message may succeed later."""
 _ID_BYTES: Final = 64
-_ANSWER_ALONE: Final = 1e-6
-"""The charge of a question whose account has paid for it already: its host charges the account for
-the answer, and refuses one while the account owes."""
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
 each."""
@@ -166,7 +163,7 @@ class Identities:
                 return Refused(Refusal.RATE_LIMITED)
             assert isinstance(submission.command, DeliverMessages)
             command = msgspec.structs.replace(submission.command, waits_for_turn=False)
-            charge = min(submission.charge, _ANSWER_ALONE)
+            charge = min(submission.charge, PAID)  # the account has paid for the first question
             submission = msgspec.structs.replace(submission, command=command, charge=charge)
             answer = await self._gateway.submit(submission, _size_bytes(command))
             return await self._whole(submission, answer)

@@ -120,6 +120,7 @@ class Gateway:
 
     async def _submit(self, submission: Submission, size_bytes: int, *, can_linger: bool) -> Reply:
         ends_at: float | None = None
+        is_claimed = False
         while True:
             step = self._next_step(submission)
             if step.host is not None:
@@ -128,9 +129,9 @@ class Gateway:
                     step.submission, size_bytes if is_last else 0, can_linger=can_linger and is_last
                 )
                 if is_last and reply != NOT_OWNER:
-                    return _after_claim(reply) if submission.charge == PAID else reply
+                    return _after_claim(reply) if is_claimed else reply
                 if isinstance(reply, Done):
-                    charge = min(submission.charge, PAID)
+                    is_claimed, charge = True, min(submission.charge, PAID)
                     submission = msgspec.structs.replace(submission, claim=None, charge=charge)
                     continue
                 if reply != NOT_OWNER:
