@@ -34,7 +34,11 @@ class Module:
         return self.path.partition("/")[0]
 
     def uses(self) -> Iterator[tuple[str, int]]:
-        """Dotted names that the module imports or reaches through a plain name, with lines."""
+        """Dotted names that the module imports or reaches, with lines.
+
+        They are those of the imports, whatever the module calls them: ``dt.date`` after ``import
+        datetime as dt`` is ``datetime.date``.
+        """
         return iter(self._found[0])
 
     def functions(self) -> Iterator[tuple[str, int, int]]:
@@ -45,21 +49,39 @@ class Module:
     def _found(self) -> tuple[Sequence[tuple[str, int]], Sequence[tuple[str, int, int]]]:
         """What the rules look for, found in one walk."""
         uses: list[tuple[str, int]] = []
+        reached: list[tuple[str, int]] = []
+        imported: dict[str, str] = {}
         functions = []
         for node in ast.walk(self.tree):
             match node:
                 case ast.Import(names=names):
                     uses += [(alias.name, node.lineno) for alias in names]
+                    imported |= {alias.asname: alias.name for alias in names if alias.asname}
                 case ast.ImportFrom(module=str(module), names=names):
                     uses.append((module, node.lineno))
                     uses += [(f"{module}.{alias.name}", node.lineno) for alias in names]
-                case ast.Attribute(value=ast.Name(id=base), attr=attribute):
-                    uses.append((f"{base}.{attribute}", node.lineno))
+                    imported |= {a.asname or a.name: f"{module}.{a.name}" for a in names}
+                case ast.Attribute() if name := _dotted(node):
+                    reached.append((name, node.lineno))
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     functions.append((name, node.lineno, node.end_lineno or node.lineno))
                 case _:
                     pass
+        for name, line in reached:
+            first, dot, rest = name.partition(".")
+            uses.append((imported.get(first, first) + dot + rest, line))
         return uses, functions
+
+
+def _dotted(node: ast.expr) -> str:
+    """``a.b.c`` as it is written; empty if it begins with anything else than a plain name."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name) if base := _dotted(value):
+            return f"{base}.{name}"
+        case _:
+            return ""
 
 
 _module = cache(Module)

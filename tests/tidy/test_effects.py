@@ -1,16 +1,19 @@
 """Rules of effects: time, chance, the environment and Ray come in at few and named places."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from tests.tidy.modules import PRODUCT, modules
+import pytest
+
+from tests.tidy.modules import PRODUCT, Module, modules
 
 TIME_AND_CHANCE = {
     "time.time",
     "time.time_ns",
-    "datetime.now",
-    "datetime.utcnow",
-    "datetime.today",
-    "date.today",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.datetime.today",
+    "datetime.date.today",
     "uuid.uuid1",
     "uuid.uuid4",
     "random",
@@ -74,6 +77,25 @@ def _users(names: Iterable[str]) -> set[str]:
         for name, _ in module.uses()
         if name in wanted or name.partition(".")[0] in wanted
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ("import datetime\ndatetime.datetime.now().year", "datetime.datetime.now"),
+        ("import datetime as dt\ndt.date.today()", "datetime.date.today"),
+        ("from datetime import datetime as when\nwhen.now()", "datetime.datetime.now"),
+        ("def f(): clock.time()\nimport time as clock", "time.time"),
+        ("from time import time as now\nnow()", "time.time"),
+        ("import os\nos.environ.get('A')", "os.environ"),
+    ],
+)
+def test_what_a_module_reaches_is_found_under_whatever_name(
+    tmp_path: Path, text: str, used: str
+) -> None:
+    (tmp_path / "any.py").write_text(text)
+    module = Module(str(tmp_path / "any.py"))
+    assert used in {name for name, _ in module.uses()}
 
 
 def test_time_and_chance_come_in_at_named_places() -> None:

@@ -78,7 +78,7 @@ def test_keys_and_payloads_are_not_written_wherever_they_stand(secret: str) -> N
 @given(st.randoms(use_true_random=True), st.integers(min_value=32, max_value=4_000))
 def test_no_base64_text_of_random_bytes_is_written(chance: random.Random, size: int) -> None:
     payload = base64.urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()
-    assert payload not in safe_text(payload)
+    assert payload[:32] not in safe_text(payload)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +286,12 @@ def test_lines_of_libraries_keep_the_rules_too(library: str) -> None:
 
 
 @pytest.mark.usefixtures("logging_as_before")
-def test_a_closed_stream_stops_nothing() -> None:
+def test_a_closed_stream_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     configure("info", stream)
     stream.close()
     logging.getLogger("poste.test").error("not written")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("logging_as_before")

@@ -26,7 +26,8 @@ def test_it_is_the_one_from_which_the_first_server_that_is_there_is_reached(
 
 
 @pytest.mark.parametrize(
-    "dsn", ["postgresql:///poste?host=/run/postgresql", "postgresql://poste@db.invalid/poste"]
+    "dsn",
+    ["postgresql:///poste?host=/run/postgresql", "postgresql://poste:secret@db.invalid/poste"],
 )
 def test_without_a_way_to_the_server_the_operator_is_asked_to_name_it(dsn: str) -> None:
     with pytest.raises(Stop) as stopped:

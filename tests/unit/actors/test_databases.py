@@ -126,6 +126,9 @@ def test_parts_of_two_logs_of_equal_numbers_are_not_taken_for_one(tmp_path: Path
 def test_a_database_that_was_alone_takes_no_other_beside_it(logs: list[EventLog]) -> None:
     agree(placed(logs[0]), own(1), new_id="log")
     assert logs[0].settings() == {}
+    host(logs[0])
+    with pytest.raises(WrongDatabase, match="holds shard-1"):
+        agree(placed(*logs[:2]), own(2), new_id="log")
 
 
 def test_an_empty_database_does_not_stand_in_for_a_lost_one(logs: list[EventLog]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from actors.core.commands import QueryQueue, QueueEnvelopes, SetQueuePolicy
 from actors.core.decision import Accepted
 from actors.core.forwarded import DELAYED_MAX
-from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import lapsed_messages
@@ -246,7 +245,3 @@ def test_nothing_passes_what_waits_for_the_live_session_behind_a_delayed_one() -
     behind = me.do(QueueEnvelopes(KEY, [b"4"]), live=LIVE, command=b"e" * 16)
     assert isinstance(behind, Accepted)
     assert behind.notice == EnvelopesWaiting()
-
-
-def test_a_state_of_before_has_no_expiries() -> None:
-    assert Identity().expires_first_s == 0

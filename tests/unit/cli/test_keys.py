@@ -106,6 +106,8 @@ def test_private_keys_are_never_shown(run: Run, tmp_path: Path) -> None:
     for private in (keys.signing_seed, keys.pre_private):
         assert private.hex() not in outs
         assert b64encode(private) not in outs
+        for prefix in (ED25519_PREFIX, X25519_PREFIX):
+            assert multibase_encode(prefix, private) not in outs
 
 
 def test_the_mediator_is_the_one_that_was_served_from_the_data_directory(

@@ -270,10 +270,17 @@ async def test_a_host_without_another_thread_refuses_one_connection_and_accepts_
     client.close()
 
 
-async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:
+async def test_the_token_is_in_nothing_that_is_printed(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     token = host.address.token
-    assert repr(token) not in repr(host.address)
-    assert token.hex() not in repr(host.address)
+    wrong = msgspec.structs.replace(host.address, token=bytes(32))
+    with pytest.raises(HostConnectionLost):
+        await connect_to_host(wrong, EDGE, nowhere)
+    assert "wrong token" in caplog.text
+    for printed in (repr(host.address), caplog.text):
+        assert repr(token) not in printed
+        assert token.hex() not in printed
 
 
 async def test_calls_on_a_connection_that_ends_are_lost_and_both_ends_know(host: Host) -> None:

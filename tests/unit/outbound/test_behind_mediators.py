@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+import orjson
 import pytest
 
 from actors.core.commands import QueryConnection
@@ -15,6 +16,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_r
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX
 from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
+from tests.unit.didcomm.test_wrapping import opened
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 
@@ -29,7 +31,9 @@ async def test_an_agent_behind_mediators_of_its_own_gets_forwards(
     workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     (received,) = agents.received
-    assert received not in envelopes(1)
+    outer = opened(received, far)
+    inner = opened(orjson.dumps(outer["msg"]), near)
+    assert [orjson.dumps(inner["msg"])] == envelopes(1)
     assert await network.waiting(ALICE) == 0
 
 

@@ -45,20 +45,23 @@ class DidLog:
         signer: KeyPair,
         *,
         at: str = "",
-        scid: str = "",
+        scid: str | None = "",
         **parameters: Any,
     ) -> None:
         """One entry more; ``{DID}`` in the state is the DID, ``scid`` claims another than is right.
 
+        The first entry leaves its SCID out if ``scid`` is None.
         It comes a second after the one before, unless its time is ``at``.
         What it says is right as far as the arguments are: to break it, change ``entries``.
         """
         minutes, seconds = divmod(len(self.entries), 60)
         time = at or f"2026-01-01T00:{minutes:02}:{seconds:02}Z"
         entry: dict[str, Any] = {"versionTime": time, "parameters": parameters}
+        if scid:
+            entry["parameters"] = {**parameters, "scid": scid}
         if not self.entries:
-            method = {"method": "did:webvh:1.0", "scid": PLACEHOLDER}
-            entry["parameters"] = {**method, **parameters}
+            names = {} if scid is None else {"scid": PLACEHOLDER}
+            entry["parameters"] = {"method": "did:webvh:1.0", **names, **parameters}
             entry["state"] = _filled(state, self.did)
             self.scid = scid or multihash(dumps({**entry, "versionId": PLACEHOLDER}))
             entry = json.loads(json.dumps(entry).replace(PLACEHOLDER, self.scid))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.dids import data_integrity
-from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log
+from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log, witness_url
 from http_edge.settings.sections import DidWeb
 from tests.examples import examples
 from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
@@ -203,6 +203,10 @@ def an_entry_of_another_log(made: DidLog) -> None:
     made.entries.append(other.entries[1])
 
 
+def the_scid_of_another_log(made: DidLog) -> None:
+    made.add(STATE, ONE, scid=SCID)
+
+
 def no_first(made: DidLog) -> None:
     made.add(STATE, ONE)
     made.entries.pop(0)
@@ -251,9 +255,9 @@ BREAKS: list[Callable[[DidLog], None]] = [
     changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
     another_cryptosuite, another_purpose, another_base_of_the_signature, no_proof,
     no_list_of_proofs, a_member_more, another_number, the_first_again, an_entry_of_another_log,
-    no_first, in_the_future, at_the_time_of_the_last, before_the_last, without_a_zone,
-    another_method, a_right_proof_behind_four_wrong_ones, a_key_that_it_authorizes_itself,
-    a_key_after_none_was_left, too_many,
+    the_scid_of_another_log, no_first, in_the_future, at_the_time_of_the_last, before_the_last,
+    without_a_zone, another_method, a_right_proof_behind_four_wrong_ones,
+    a_key_that_it_authorizes_itself, a_key_after_none_was_left, too_many,
 ]  # fmt: skip
 
 
@@ -287,6 +291,7 @@ def test_a_first_entry_that_is_not_what_the_did_holds_is_refused() -> None:
     assert made.scid == SCID
     assert document(made) is None
     assert document(log(method=None)) is None
+    assert document(log(scid=None)) is None
     other = log()
     assert document(other, f"did:webvh:{SCID}:agent.example") is None
     assert document(other, f"did:webvh:{other.scid}:other.example") is None
@@ -349,4 +354,6 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_whatever_a_host_answers_is_read_or_refused(value: object) -> None:
-    assert read_log(log().did, json.dumps(value).encode(), NOW_S) is None
+    did, answer = log().did, json.dumps(value).encode()
+    assert read_log(did, answer, NOW_S) is None
+    assert witness_url(did, answer) is None
