@@ -476,7 +476,7 @@ class Host:
         """Return None if the transaction is stored; else give up what another owner has claimed."""
         try:
             held, is_empty = transaction.partitions, transaction.is_empty
-            partitions.log_losses(self._log, held, unconfirmed=0 if is_empty else 1)
+            partitions.log_losses(self._log, held, are_confirmed=is_empty)
             newest = {p: partitions.newest_seal(self._log, p.name) for p in held}
             stored = not is_empty and any(partitions.is_sealed(self._log, p) for p in held)
         except LogError:

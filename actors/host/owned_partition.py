@@ -37,7 +37,8 @@ class OwnedPartition:
     """The owner's view of a partition; made by ``load``, dropped after any failed append.
 
     ``at_ms`` is the time of the newest seal, in Unix milliseconds; ``former_window_ms`` is the
-    timestamp window of the newest seal before the owner's own.
+    timestamp window of the newest seal before the owner's own. ``digest`` is that of the newest
+    seal, ``previous`` that of the one before it.
     """
 
     def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
@@ -47,6 +48,7 @@ class OwnedPartition:
         self.epoch = 1 if last is None else last.epoch + 1
         self.version = version
         self.digest = seal.GENESIS if last is None else last.digest
+        self.previous = self.digest
         self.former_window_ms = 0 if last is None else last.window_ms
         self.at_ms = 0 if last is None else last.at_ms
         self.nonces = NonceWindow()
@@ -78,7 +80,7 @@ class OwnedPartition:
             previous=self.digest,
         )
         self.version += 1
-        self.digest = sealed.digest
+        self.previous, self.digest = self.digest, sealed.digest
         self._seals_to_read += 1
         return encode(self.stream, self.version, sealed), sealed
 
@@ -184,42 +186,49 @@ def newest_seal(log: LogReader, name: str) -> BatchSealed | None:
     return None
 
 
-def log_losses(log: LogReader, owned: Iterable[OwnedPartition], *, unconfirmed: int) -> None:
+def log_losses(log: LogReader, owned: Iterable[OwnedPartition], *, are_confirmed: bool) -> None:
     """Log an error for each partition of which a seal that its owner has confirmed is not there.
 
-    The last ``unconfirmed`` seals of each may be missing.
+    Another seal may be in its place. ``are_confirmed``: the newest seal of each is confirmed,
+    otherwise the one before it.
 
     Raises:
         LogError: the log cannot be read.
     """
-    for partition in owned:
-        confirmed = partition.version - unconfirmed
-        if log.read_stream(partition.stream, after=confirmed - 1, limit=1):
+    for p in owned:
+        confirmed, digest = (p.version, p.digest) if are_confirmed else (p.version - 1, p.previous)
+        if _digests_from(log, p.stream, confirmed, limit=1) == [digest]:
             continue
-        newest = log.read_stream(partition.stream, newest_first=True, limit=1)
-        found = max((row.originator_version for row in newest), default=0)
+        seals = _seals_newest_first(log, p.stream)
+        found = next((version for version, sealed in seals if sealed.epoch <= p.epoch), 0)
         _LOG.error(
             "the log has lost transactions that were confirmed, as in a fail-over to a standby that"
             " lacked them, or after a restore under a running mediator",
-            extra={"stream": str(partition.stream), "seals_lost": confirmed - found},
+            extra={"stream": str(p.stream), "seals_lost": confirmed - found},
         )
 
 
 def is_newest(log: LogReader, partition: OwnedPartition) -> bool:
-    """Does the stream of a partition end where its owner believes?
+    """Does the stream of a partition end with the newest seal that this owner knows?
 
-    Another owner's claim would follow there, and a database server may have lost the end in a
-    fail-over.
+    Another owner's claim would follow there, or, if a database server has lost the end in a
+    fail-over, be in its place.
     """
-    rows = log.read_stream(partition.stream, after=partition.version - 1, limit=2)
-    return [row.originator_version for row in rows] == [partition.version]
+    found = _digests_from(log, partition.stream, partition.version, limit=2)
+    return found == [partition.digest]
 
 
 def is_sealed(log: LogReader, partition: OwnedPartition) -> bool:
     """Is the newest seal that this owner has made in the log?"""
-    rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)
+    found = _digests_from(log, partition.stream, partition.version, limit=1)
+    return found == [partition.digest]
+
+
+def _digests_from(log: LogReader, stream: UUID, version: int, *, limit: int) -> list[bytes]:
+    """The digests of the first seals of a partition from a version on."""
+    rows = log.read_stream(stream, after=version - 1, limit=limit)
     sealed = [decode(row.topic, row.state) for row in rows]
-    return any(isinstance(s, BatchSealed) and s.digest == partition.digest for s in sealed)
+    return [one.digest for one in sealed if isinstance(one, BatchSealed)]
 
 
 def _seals_newest_first(log: LogReader, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:

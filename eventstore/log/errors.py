@@ -41,7 +41,8 @@ class LogError(Exception):
 class AppendConflict(LogError):
     """Another writer stored one of these versions first; nothing of this batch was stored.
 
-    Also raised if the seal that the batch follows is missing: a server lost it in a fail-over.
+    Also raised if the seal that the batch follows is missing or another one stands in its place: a
+    server lost it in a fail-over.
 
     The other writer can be this process, if it repeats an append whose outcome was unknown: look
     for the batch's own seal before believing the conflict.

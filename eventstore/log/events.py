@@ -477,7 +477,8 @@ class BatchSealed(Event, frozen=True, kw_only=True):
     """A seal covers the rows of one partition in one transaction (see ``eventstore.log.seal``).
 
     ``nonces`` is a packed array of accepted nonces; ``rows`` counts the event rows that stand
-    directly before this one in the log; ``digest`` chains them to ``previous``.
+    directly before this one in the log; ``digest`` chains them to ``previous``. It is the last
+    field: stores find it at the end of the state.
     """
 
     partition: str

@@ -1,7 +1,9 @@
 """Seals: one row per partition and transaction that does three jobs.
 
 1. Replay protection: it carries the nonces that the transaction accepted (DCTRL-0004 5.2, 12.2).
-2. Fence: two owners of one partition collide on the seal's version; the loser stores nothing.
+2. Fence: two owners of one partition collide on the seal's version; the loser stores nothing. A
+   store accepts a seal only behind the one whose digest it has, so an owner whose commits were
+   lost stores nothing behind another's claim.
 3. Tamper evidence: its digest chains all rows of the transaction to the previous seal. It covers
    the redacted state of each row, in which digests replace names
    (``eventstore.log.redaction``). Seals of earlier releases cover states as they stand.

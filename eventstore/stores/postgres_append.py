@@ -5,8 +5,8 @@ rows, contents and queue depths. It begins when all its data has arrived, and th
 when it ends: a host that is paused or cut off in the middle holds no lock. If read models have to
 be updated besides, the transaction stays open for them, and the server ends it when nothing comes
 for two seconds. The fence is the primary key: a row that exists already is a conflict. So is a seal
-whose predecessor is missing: the server lost commits in a fail-over, and the state that the owner
-has in memory is not in the log.
+that does not follow the one whose digest it has: the server lost commits in a fail-over, and the
+state that the owner has in memory is not in the log, where another owner may have claimed since.
 
 The lock is an advisory lock of the transaction: a lock of the table, as earlier releases take it,
 would wait for VACUUM. Appends of those releases and of this one wait for each other too, because an
@@ -24,7 +24,7 @@ from psycopg.rows import TupleRow
 
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import QueueDepth
-from eventstore.log.events import SEAL_TOPIC, Event
+from eventstore.log.events import BatchSealed, Event
 from eventstore.read_models.queue_depths import CHANGES, COLUMNS, NAMES, row_of
 
 KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
@@ -43,9 +43,10 @@ It holds the lock also while its commit waits for a standby and no reader sees i
 infinite if the server hides it: of another role without ``pg_read_all_stats``, or not tracked.
 """
 FUNCTION: Final = f"""
-    DO $make$ BEGIN IF to_regproc('poste_append_5') IS NULL THEN
-    CREATE FUNCTION poste_append_5(
-        streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
+    DO $make$ BEGIN IF to_regproc('poste_append_6') IS NULL THEN
+    CREATE FUNCTION poste_append_6(
+        streams uuid[], versions bigint[], topics text[], states bytea[], previous bytea[],
+        kept bytea[],
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
         outbounds smallint[], expires bigint[], requests bigint[], contracts bigint[],
@@ -59,10 +60,11 @@ FUNCTION: Final = f"""
         PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
         PERFORM pg_advisory_xact_lock({TURN});
         IF EXISTS (
-            SELECT FROM unnest(streams, versions, topics) AS r (stream, version, topic)
-            WHERE topic = '{SEAL_TOPIC}' AND version > 1 AND NOT EXISTS (
+            SELECT FROM unnest(streams, versions, previous) AS r (stream, version, digest)
+            WHERE digest IS NOT NULL AND version > 1 AND NOT EXISTS (
                 SELECT FROM public.stored_events
                 WHERE originator_id = stream AND originator_version = version - 1
+                    AND substring(state FROM length(state) - length(digest) + 1) = digest
             )
         ) THEN
             RAISE unique_violation USING MESSAGE = 'the seal before this one is not there';
@@ -105,8 +107,8 @@ again.
 """
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
-    "SELECT poste_append_5(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
-    " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
+    "SELECT poste_append_6(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    " %b::bytea[], %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bigint[], %b::bigint[])"
 )
@@ -132,6 +134,7 @@ def append(
         [row.originator_version for row in rows],
         [row.topic for row in rows],
         [row.state for row in rows],
+        [event.previous if isinstance(event, BatchSealed) else None for event in events],
         [None if content is None else content.stored for content in contents],
         [stream for stream, _ in erased],
         [version for _, version in erased],

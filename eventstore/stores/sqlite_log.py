@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from eventsourcing.persistence import OperationalError, StoredEvent
+from eventsourcing.persistence import IntegrityError, OperationalError, StoredEvent
 from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogDamaged, LogUnavailable, NotComparable
@@ -32,7 +32,7 @@ from eventstore.log.event_log import (
     StorageFigures,
     StoredRecord,
 )
-from eventstore.log.events import Event
+from eventstore.log.events import BatchSealed, Event
 from eventstore.log.session import FileDamaged, LogSession, Store, StoredPosting
 from eventstore.log.streams import STREAM_BYTES
 from eventstore.read_models import queue_depths
@@ -74,6 +74,10 @@ _ERASE: Final = (
     "INSERT OR IGNORE INTO erased SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
     " AND originator_version = json_extract(value, '$[1]')"
+)
+_PREDECESSOR: Final = (
+    "SELECT 1 FROM stored_events WHERE originator_id = ? AND originator_version = ?"
+    " AND substr(state, -32) = ?"
 )
 _RESIZE: Final = {
     Changed.SIZE: "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ?",
@@ -228,6 +232,7 @@ class SqliteRecorder(SqlRecorder):
         with self._turn:  # until the sums have this append, too
             with self._writer.transaction() as cursor:
                 cursor.executemany("INSERT INTO stored_events VALUES (?, ?, ?, ?)", rows)
+                _require_predecessors(cursor, rows, events)
                 # New rowids follow the greatest one, and no other transaction writes now.
                 newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
                 session = _Session(cursor)
@@ -268,6 +273,17 @@ class SqliteRecorder(SqlRecorder):
             foreign: str = stored
             return foreign
         return stream if stream.hex == stored else str(stored)
+
+
+def _require_predecessors(
+    cursor: sqlite3.Cursor, rows: Sequence[tuple[object, int, str, bytes]], events: Sequence[Event]
+) -> None:
+    """Refuse a seal that does not follow the one whose digest it has, as after a lost commit."""
+    for (stream, version, *_), event in zip(rows, events, strict=False):
+        if isinstance(event, BatchSealed) and version > 1:
+            cursor.execute(_PREDECESSOR, (stream, version - 1, event.previous))
+            if cursor.fetchone() is None:
+                raise IntegrityError("the seal before this one is not there")
 
 
 def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:

@@ -181,10 +181,12 @@ def test_no_append_reads_a_whole_table_also_if_it_was_planned_when_that_was_empt
         at_ms=AT_MS, command=COMMAND, message_ids=["m"], reason="purged", versions=[*range(99)]
     )
     nothing: dict[str, Any] = {"epoch": 1, "at_ms": AT_MS, "window_ms": 1, "nonces": b""}
-    sealed = seal([], [], partition="shard-0", previous=GENESIS, **nothing)
+    digest = GENESIS
     scans = "SELECT pg_stat_get_xact_numscans('stored_events'::regclass)"
     with psycopg.connect(postgres_url) as connection:
         for seals in range(1, 20):
+            sealed = seal([], [], partition="shard-0", previous=digest, **nothing)
+            digest = sealed.digest
             rows = [
                 encode(OWNER, 2 * seals, message()),
                 encode(OWNER, 2 * seals + 1, removed),

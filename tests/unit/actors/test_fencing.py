@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
+import pytest
 
-from actors.core.commands import CheckRegistered, Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.commands import (
+    CheckRegistered,
+    Command,
+    Page,
+    QueryContracts,
+    QueryMessages,
+    QueueMessage,
+    SaveContract,
+)
 from actors.core.nonces import Proof
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, MessageAccepted, MessagesPage, Refused
+from actors.core.replies import ContractsPage, Done, MessageAccepted, MessagesPage, Refused
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.streams import partition_stream
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
-from tests.unit.actors.given import SHARDS, contract, host, registration, run, submission
+from tests.log.raw_sql import run_sql
+from tests.unit.actors.given import (
+    SHARDS,
+    contract,
+    host,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 
 ME, FRIEND = "did:x:me", "did:x:friend"
 ALL = Page(0, 100)
@@ -178,3 +197,25 @@ def test_an_owner_is_not_fenced_off_by_its_own_claims_of_unknown_outcome(log: Ev
     (done,) = run(owner, submission(ME, registration(ME)))
     assert done != UNAVAILABLE
     assert owner.snapshot_stats().partitions_lost == 0
+
+
+@pytest.mark.parametrize("command", [SaveContract(contract("did:x:new", ME)), QueryMessages(ALL)])
+def test_an_owner_whose_commits_were_lost_does_nothing_behind_the_claim_of_the_next_one(
+    log: EventLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, command: Command
+) -> None:
+    former = host(log, name="former")
+    run(former, submission(ME, registration(ME)))
+    kept = log.position()
+    assert run(former, submission(ME, SaveContract(contract(FRIEND, ME)))) == [Done()]
+    run_sql(f"sqlite:{tmp_path}/log.db", f"DELETE FROM stored_events WHERE rowid > {kept}")
+    next_one = host(log, name="next")  # claims at the version of the lost seal
+    assert run(former, unclaimed(ME, command)) == [NOT_OWNER]
+    (said,) = [record for record in caplog.records if "has lost" in record.getMessage()]
+    assert said.__dict__["seals_lost"] == 1
+    assert former.snapshot_stats().partitions_lost == 1
+    assert run(next_one, submission(ME, SaveContract(contract(FRIEND, ME)))) == [Done()]
+    chain = seals(log, shard_of(ME, SHARDS))
+    assert all(after.previous == before.digest for before, after in pairwise(chain))
+    (page,) = run(host(log, name="third"), submission(ME, QueryContracts(Page(0, 9))))
+    assert isinstance(page, ContractsPage)
+    assert page.total == 1

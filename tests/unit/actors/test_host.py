@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from eventsourcing.persistence import StoredEvent
 from msgspec import structs
 
 from actors.core.commands import (
@@ -40,10 +39,11 @@ from actors.core.replies import (
 )
 from actors.core.submissions import Submission
 from actors.host.host import Host
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, encode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.streams import identity_stream, partition_stream
+from tests.log.samples import removed
 from tests.unit.actors.given import (
     EDGE,
     NOW_MS,
@@ -298,8 +298,11 @@ def test_an_identity_whose_stream_is_damaged_takes_no_other_with_it(
     owner = host(log)
     (claim,) = log.read_stream(partition_stream("shard-0"))
     stream = identity_stream(ME)
-    strange = StoredEvent(stream, 1 if damage == "topic" else 2, claim.topic, claim.state)
-    log.append([strange], [decode(claim.topic, claim.state)])
+    if damage == "topic":
+        version, event = 1, decode(claim.topic, claim.state)
+    else:
+        version, event = 2, removed([], "message")
+    log.append([encode(stream, version, event)], [event])
     assert run(
         owner,
         submission(ME, registration(ME)),
