@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from uuid import UUID
 
 from actors.core.charges import Charges
 from actors.core.decide import is_of_owner, is_step_of_adding
@@ -41,7 +40,7 @@ from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import DueSnapshot, EventLog
 from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class Host:
         self._swept_ms = 0
         self._looked_ms = clock()
         self._measured = (self._looked_ms, 0, 0)
-        self._due_snapshots: list[tuple[UUID, Snapshot]] = []
+        self._due_snapshots: list[DueSnapshot] = []
         self.outage = LogOutage(clock)
         self.stats = HostStats(name)
         self.measures = HostMeasures()
@@ -214,10 +213,10 @@ class Host:
         """How many partitions were lost that no other host should own."""
         return len(self._ownership.fenced)
 
-    def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
+    def run_housekeeping(self) -> list[DueSnapshot]:
         """Between batches: passivate and drop expired nonces; return the snapshots that are due."""
         now_ms = self.now_ms()
-        due = self._due_snapshots + self.cache.passivate(now_ms)
+        due = self._due_snapshots + self.cache.passivate(now_ms, self._ownership.owned)
         self._due_snapshots = []
         self._measure(now_ms)
         if now_ms - self._swept_ms >= _SWEEP_MS:
@@ -441,7 +440,7 @@ class Host:
         for partition in transaction.partitions:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
-                self._due_snapshots.append((partition.stream, nonces))
+                self._due_snapshots.append(nonces)
         self.outage.stored(rows, events)
         self.stats.commits += 1
         self.stats.rows += len(rows)
@@ -450,9 +449,9 @@ class Host:
             self._registry.removed(did, event)
         for cached in transaction.touched.values():
             self.cache.settle(cached)
-            snapshot = self.cache.snapshot_if_due(cached)
+            snapshot = self.cache.snapshot_if_due(cached, self._ownership.owned)
             if snapshot is not None:
-                self._due_snapshots.append((cached.stream, snapshot))
+                self._due_snapshots.append(snapshot)
         return None
 
     def _prove(self, transaction: Transaction) -> Refusal | None:

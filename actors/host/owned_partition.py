@@ -17,7 +17,7 @@ from actors.core.nonces import NonceWindow
 from eventstore.log import seal
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import LogReader, Snapshot
+from eventstore.log.event_log import DueSnapshot, LogReader, SealPlace, Snapshot
 from eventstore.log.events import BatchSealed, Event
 from eventstore.log.streams import partition_stream
 
@@ -84,7 +84,12 @@ class OwnedPartition:
         self._seals_to_read += 1
         return encode(self.stream, self.version, sealed), sealed
 
-    def snapshot_if_due(self, window_ms: int) -> Snapshot | None:
+    @property
+    def place(self) -> SealPlace:
+        """The newest seal: while the log has it, it has all rows that this owner knows."""
+        return SealPlace(self.stream, self.version, self.digest)
+
+    def snapshot_if_due(self, window_ms: int) -> DueSnapshot | None:
         """A snapshot of the nonces, if reading the seals since the last one would take long.
 
         "Long" grows with the number of nonces, so the cost per seal stays constant.
@@ -94,7 +99,7 @@ class OwnedPartition:
         self._seals_to_read = 0
         nonces = _Nonces(window_ms, self.nonces.packed(), self.nonces.forgotten_before_ms)
         state = msgspec.msgpack.encode(nonces)
-        return Snapshot(version=self.version, fold=NONCES_FOLD, state=state)
+        return DueSnapshot(self.stream, Snapshot(self.version, NONCES_FOLD, state), self.place)
 
 
 class _Nonces(msgspec.Struct, frozen=True):

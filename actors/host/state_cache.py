@@ -18,7 +18,7 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Final, TypeAlias
@@ -41,9 +41,18 @@ from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
 from actors.core.message_queue import lost
 from actors.core.retention import due_times, lapsed
+from actors.host.owned_partition import OwnedPartition
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow, LogError, UnknownTopic
-from eventstore.log.event_log import Changed, EventLog, Listed, LogReader, QueueDepth, Snapshot
+from eventstore.log.event_log import (
+    Changed,
+    DueSnapshot,
+    EventLog,
+    Listed,
+    LogReader,
+    QueueDepth,
+    Snapshot,
+)
 from eventstore.log.events import (
     SEAL_TOPIC,
     Event,
@@ -269,17 +278,17 @@ class StateCache:
         for cached in [r for r in self._newcomers.values() if r.partition == partition]:
             del self._newcomers[cached.did]
 
-    def passivate(self, now_ms: int) -> list[tuple[UUID, Snapshot]]:
+    def passivate(self, now_ms: int, owned: Mapping[str, OwnedPartition]) -> list[DueSnapshot]:
         """Drop idle identities and those beyond the bounds; return their due snapshots.
 
-        Call this between transactions.
+        Call this between transactions, with the owned partitions.
         """
         self._newcomers.clear()
         self.unpaid.clear()
         self._loaded_bytes = 0
         self._is_unreadable = False
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
-        due: list[tuple[UUID, Snapshot]] = []
+        due: list[DueSnapshot] = []
         while self._cached:
             oldest = next(iter(self._cached.values()))
             if not (
@@ -288,9 +297,9 @@ class StateCache:
                 or self.bytes > self._limits.active_bytes_max
             ):
                 break
-            snapshot = self.snapshot_if_due(oldest)
+            snapshot = self.snapshot_if_due(oldest, owned)
             if snapshot is not None:
-                due.append((oldest.stream, snapshot))
+                due.append(snapshot)
             self._drop(oldest)
         return due
 
@@ -299,18 +308,20 @@ class StateCache:
         for cached in self._cached.values():
             cached.used_ms -= back_ms
 
-    def snapshot_if_due(self, cached: CachedIdentity) -> Snapshot | None:
-        """A snapshot if enough events came since the last one.
+    def snapshot_if_due(
+        self, cached: CachedIdentity, owned: Mapping[str, OwnedPartition]
+    ) -> DueSnapshot | None:
+        """A snapshot if enough events came since the last one, behind its partition's newest seal.
 
         "Enough" grows with the size of the state, so the cost per event stays constant. That of a
         key, or of a DID that speaks for an account, is made from the log; there is none if the log
         cannot be read, which is tried once until the next ``passivate``.
         """
-        state = cached.state
+        state, partition = cached.state, owned.get(cached.partition)
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
         # A snapshot from before an erasure has the names that the erasure ended: replace it.
         new = state.version - cached.snapshot_version
-        if new < due_after and not (state.is_erased and new):
+        if partition is None or (new < due_after and not (state.is_erased and new)):
             return None
         if state.claim or state.account_did:
             # An earlier owner of the key, or the account, may have been erased: then the rows no
@@ -322,8 +333,10 @@ class StateCache:
             except LogError:
                 self._is_unreadable = True
                 return None
+            if state.version != cached.state.version:
+                return None  # with rows of the next owner, for which the seal does not stand
         cached.snapshot_version = state.version
-        return snapshot_of(state)
+        return DueSnapshot(cached.stream, snapshot_of(state), partition.place)
 
     def _drop(self, cached: CachedIdentity) -> None:
         del self._cached[cached.did]

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final, TypeAlias
-from uuid import UUID
 
 import msgspec
 
@@ -36,7 +35,7 @@ from actors.host.log_outage import reason
 from actors.host.transaction import request_ids
 from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogError
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import DueSnapshot, EventLog
 
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
@@ -149,7 +148,7 @@ class Writer:
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._unanswered = _Unanswered(unanswered_bytes_max)
         self._thread = vital_thread("writer", self._serve)
-        self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
+        self._snapshots: queue.SimpleQueue[list[DueSnapshot] | None] = queue.SimpleQueue()
         self._saver = threading.Thread(target=self._save, name="snapshots", daemon=True)
 
     def start(self) -> None:

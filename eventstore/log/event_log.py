@@ -100,6 +100,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class SealPlace(NamedTuple):
+    """A seal by its place, the version of a partition's stream, and its digest."""
+
+    stream: UUID
+    version: int
+    digest: bytes
+
+
+class DueSnapshot(NamedTuple):
+    """A snapshot to save for a stream, and the newest seal of its owner when it was made."""
+
+    stream: UUID
+    snapshot: Snapshot
+    seal: SealPlace
+
+
 class Changed(Enum):
     """Which fields of a queue depth differ from the stored ones; the size always may."""
 
@@ -439,8 +455,12 @@ class EventLog(LogReader, Protocol):
             PageTooLarge: its records are more than ``bytes_max``.
         """
 
-    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
-        """Replace the snapshots of these streams that are not newer; a lost one loses no data."""
+    def save_snapshots(self, due: Sequence[DueSnapshot]) -> None:
+        """Replace the snapshots of these streams that are not newer; a lost one loses no data.
+
+        One whose seal is not in the log is left out: a server has lost the seal in a fail-over, and
+        perhaps rows that are in the snapshot.
+        """
 
     def let_leave(self, departure: Departure) -> None:
         """Carry out one departure, in one transaction.

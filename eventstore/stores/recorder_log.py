@@ -35,6 +35,7 @@ from eventstore.log.event_log import (
     Due,
     DueIdentity,
     DuePlace,
+    DueSnapshot,
     EventLog,
     Listed,
     LogFigures,
@@ -45,6 +46,7 @@ from eventstore.log.event_log import (
     QueueDepth,
     SavedEventsFilter,
     SavedEventsPage,
+    SealPlace,
     Snapshot,
     StorageFigures,
     StoredRecord,
@@ -314,9 +316,11 @@ class RecorderLog(EventLog):
         return self._all("snapshots")
 
     @override
-    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+    def save_snapshots(self, due: Sequence[DueSnapshot]) -> None:
         with unavailable(), self._store.writing() as session:
-            save_states(session, "snapshots", snapshots)
+            stored = {seal for seal in {one.seal for one in due} if _is_stored(session, seal)}
+            proven = [(one.stream, one.snapshot) for one in due if one.seal in stored]
+            save_states(session, "snapshots", proven)
 
     @override
     def stream_rows(
@@ -457,6 +461,11 @@ def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Sn
         f" WHERE excluded.version >= {table}.version",
         rows,
     )
+
+
+def _is_stored(session: LogSession, seal: SealPlace) -> bool:
+    found = session.stored(seal.stream, [seal.version])
+    return seal.version in found and found[seal.version].state.endswith(seal.digest)
 
 
 def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:

@@ -8,7 +8,7 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import Departure, EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.seam import SEAM
-from tests.log.samples import OTHER, OWNER, SealedWriter, dedicated, message
+from tests.log.samples import OTHER, OWNER, SealedWriter, dedicated, message, save
 
 STATE = Snapshot(3, 7, b"state")
 
@@ -62,7 +62,7 @@ def test_a_row_with_its_content_and_one_that_is_not_there_stay_with_all_of_their
 def test_a_state_that_is_stored_for_rows_leaves_no_snapshot_from_before_it(log: EventLog) -> None:
     first, *_ = fill(log)
     before, later = Snapshot(2, 7, b"before"), Snapshot(3, 7, b"later")
-    log.save_snapshots([(OWNER, before), (OTHER, later)])
+    save(log, (OWNER, before), (OTHER, later))
     log.let_leave(Departure(None, "one", [first], [(OWNER, STATE), (OTHER, STATE)]))
     assert log.load_snapshots([OWNER, OTHER]) == {OTHER: later}
 

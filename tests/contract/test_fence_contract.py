@@ -1,4 +1,4 @@
-"""The fence of every log: a seal follows the one that its owner knows, or nothing is stored."""
+"""The fence of every log: what follows from a seal that is not in the log is not stored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import DueSnapshot, EventLog, SealPlace, Snapshot
 from eventstore.log.events import BatchSealed
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
 from tests.log.raw_sql import run_sql
-from tests.log.samples import AT_MS, OWNER, removed
+from tests.log.samples import AT_MS, OTHER, OWNER, removed
 
 SHARD = partition_stream("shard-0")
 
@@ -64,3 +64,33 @@ def test_a_seal_behind_another_than_its_predecessor_is_a_conflict(
         _write(log, 4, digests[3])
     assert log.position() == before
     _write(log, 4, claimed, epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_saved"),
+    [
+        ("none", True),
+        ("a later seal follows", True),
+        ("the rows of the stream have left", True),
+        ("the seal was lost", False),
+        ("another seal is in its place", False),
+    ],
+)
+def test_a_snapshot_is_saved_only_where_its_seal_is_in_the_log(
+    log: EventLog, log_url: str, damage: str, is_saved: bool
+) -> None:
+    first = _write(log, 1, GENESIS)
+    second = _write(log, 2, first)
+    due = DueSnapshot(OWNER, Snapshot(2, 1, b"state"), SealPlace(SHARD, 2, second))
+    if damage == "a later seal follows":
+        _write(log, 3, second)
+    if damage == "the rows of the stream have left":
+        run_sql(log_url, "DELETE FROM stored_events WHERE topic = 'messages-removed.2'")
+    if damage in ("the seal was lost", "another seal is in its place"):
+        run_sql(log_url, "DELETE FROM stored_events WHERE originator_version = 2")
+    if damage == "another seal is in its place":
+        _write(log, 2, first, epoch=2)
+    known = DueSnapshot(OTHER, Snapshot(1, 1, b""), SealPlace(SHARD, 1, first))
+    log.save_snapshots([due, known])
+    assert log.load_snapshot(OWNER) == (due.snapshot if is_saved else None)
+    assert log.load_snapshot(OTHER) == known.snapshot

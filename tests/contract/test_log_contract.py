@@ -37,6 +37,7 @@ from tests.log.samples import (
     message,
     published,
     released,
+    save,
     saved,
     tagged,
 )
@@ -244,7 +245,7 @@ def test_a_closed_log_answers_unknown_or_unavailable(log: EventLog) -> None:
         lambda: log.load_snapshot(OWNER),
         lambda: log.load_snapshots([OWNER]),
         lambda: log.read_streams({OWNER: 0}, limit=1),
-        lambda: log.save_snapshots([(OWNER, Snapshot(1, 1, b""))]),
+        lambda: log.save_snapshots([]),
         lambda: log.setting("name", "default"),
         log.check_writable,
     ):
@@ -257,7 +258,7 @@ def test_what_was_appended_is_there_when_the_log_is_opened_again(
     log: EventLog, open_another: OpenLog
 ) -> None:
     append(log, OWNER, message(), saved("saved"), published("published"))
-    log.save_snapshots([(OWNER, Snapshot(3, 1, b"state"))])
+    save(log, (OWNER, Snapshot(3, 1, b"state")))
     rows = log.read_log()
     log.close()
     again = open_another()
@@ -350,15 +351,15 @@ def test_many_threads_read_while_one_writes(log: EventLog) -> None:
 def test_a_snapshot_replaces_the_one_before(log: EventLog) -> None:
     assert log.load_snapshot(OWNER) is None
     log.save_snapshots([])
-    log.save_snapshots([(OWNER, Snapshot(5, 2, b"\x00five")), (OTHER, Snapshot(1, 2, b""))])
-    log.save_snapshots([(OWNER, Snapshot(5, 3, b"other fold"))])
+    save(log, (OWNER, Snapshot(5, 2, b"\x00five")), (OTHER, Snapshot(1, 2, b"")))
+    save(log, (OWNER, Snapshot(5, 3, b"other fold")))
     assert log.load_snapshot(OWNER) == Snapshot(5, 3, b"other fold")
     assert log.load_snapshot(OTHER) == Snapshot(1, 2, b"")
 
 
 def test_a_snapshot_that_a_former_owner_saves_late_replaces_no_later_one(log: EventLog) -> None:
-    log.save_snapshots([(OWNER, Snapshot(5, 2, b"nameless"))])
-    log.save_snapshots([(OWNER, Snapshot(4, 2, b"name")), (OTHER, Snapshot(1, 2, b"other"))])
+    save(log, (OWNER, Snapshot(5, 2, b"nameless")))
+    save(log, (OWNER, Snapshot(4, 2, b"name")), (OTHER, Snapshot(1, 2, b"other")))
     assert log.load_snapshot(OWNER) == Snapshot(5, 2, b"nameless")
     assert log.load_snapshot(OTHER) == Snapshot(1, 2, b"other")
 
@@ -368,7 +369,7 @@ def test_many_streams_are_read_at_once_as_each_by_itself(log: EventLog) -> None:
     for number in range(5):
         append(log, OWNER, message(b"%d" % number))
         append(log, OTHER, message(b"other"))
-    log.save_snapshots([(OWNER, Snapshot(2, 1, b"two")), (third, Snapshot(1, 1, b""))])
+    save(log, (OWNER, Snapshot(2, 1, b"two")), (third, Snapshot(1, 1, b"")))
     found = log.load_snapshots([OWNER, OTHER, third])
     assert found == {OWNER: Snapshot(2, 1, b"two"), third: Snapshot(1, 1, b"")}
     rows = log.read_streams({OWNER: 2, OTHER: 0, third: 1}, limit=4)

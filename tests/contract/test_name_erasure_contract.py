@@ -70,7 +70,7 @@ from tests.contract.test_erasure_contract import (
 from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import remove_erased, run_sql
-from tests.log.samples import earlier_seal
+from tests.log.samples import earlier_seal, save
 from tests.log.stored import faults
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import (
@@ -394,7 +394,7 @@ def save_all(log: EventLog) -> None:
     rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
     for stream in {UUID(bytes=row.stream) for row in rows if row.topic != SEAL_TOPIC}:
         state, _ = read_identity(log, stream)
-        log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+        save(log, (stream, Snapshot(state.version, FOLD, to_snapshot(state))))
 
 
 def tables_naming(log_url: str, name: str) -> list[str]:
@@ -494,5 +494,5 @@ def test_no_late_save_brings_a_name_back(mediator: Mediator, log: EventLog) -> N
     erase(mediator, GONE)
     run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
     take_out_names(log)
-    log.save_snapshots(late)
+    save(log, *late)
     assert not [one for one in log.load_snapshots(streams).values() if GONE.encode() in one.state]

@@ -91,7 +91,7 @@ def test_a_log_that_cannot_be_read_costs_the_snapshot_of_a_key_and_nothing_else(
         assert run(mediator.host, claim) == [KeyClaim(2)]
     assert mediator.host.run_housekeeping() == []
     assert run(mediator.host, claim) == [KeyClaim(3)]
-    ((stream, snapshot),) = mediator.host.run_housekeeping()
+    ((stream, snapshot, _),) = mediator.host.run_housekeeping()
     assert (stream, snapshot.version) == (identity_stream(target), 3)
 
 

@@ -47,6 +47,7 @@ from tests.export.samples import SIGNER, export_all, exported_log, exporter, fin
 from tests.histories import IDENTITIES, MEDIATOR, PLACEMENT, Act, random_script
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
+from tests.log.samples import save
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -216,7 +217,7 @@ def test_a_snapshot_that_is_older_than_the_rows_that_left_is_not_the_present(
     former = {one: Snapshot(2, FOLD, to_snapshot(state_at(log, one, 2))) for one in grown}
     leave(log, place)
     left = [stream for stream, _ in log.archived_states()]
-    log.save_snapshots([(stream, former[stream]) for stream in left])
+    save(log, *[(stream, former[stream]) for stream in left])
     assert list(wrong_snapshots(log)) == []
     assert states_of(log, streams) == states
 
@@ -429,7 +430,7 @@ def test_a_snapshot_is_not_accused_because_rows_leave_while_it_is_checked(
     history = played(log)
     for stream in streams_of(log):
         state, _ = read_identity(log, stream)
-        log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+        save(log, (stream, Snapshot(state.version, FOLD, to_snapshot(state))))
     read_ids(history)
     left: list[int] = []
 

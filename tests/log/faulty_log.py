@@ -21,6 +21,7 @@ from eventstore.log.event_log import (
     Due,
     DueIdentity,
     DuePlace,
+    DueSnapshot,
     EventLog,
     Listed,
     LogFigures,
@@ -236,8 +237,8 @@ class FaultyLog(EventLog):
         return self._log.snapshots()
 
     @override
-    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
-        self._log.save_snapshots(snapshots)
+    def save_snapshots(self, due: Sequence[DueSnapshot]) -> None:
+        self._log.save_snapshots(due)
 
     @override
     def stream_rows(

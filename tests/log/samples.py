@@ -9,10 +9,11 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from eventstore.log.codec import encode
+from eventstore.log.codec import decode_seal, encode
 from eventstore.log.content import Content
-from eventstore.log.event_log import EventLog, PageBounds
+from eventstore.log.event_log import DueSnapshot, EventLog, PageBounds, SealPlace, Snapshot
 from eventstore.log.events import (
+    SEAL_TOPIC,
     BatchSealed,
     Event,
     EventSaved,
@@ -150,6 +151,25 @@ def append(log: EventLog, stream: UUID, *events: Event) -> None:
     first = newest[0].originator_version + 1 if newest else 1
     rows = [encode(stream, first + index, event) for index, event in enumerate(events)]
     log.append(rows, events)
+
+
+def save(log: EventLog, *snapshots: tuple[UUID, Snapshot]) -> None:
+    """Save snapshots behind the newest seal of the log, which gets one if it has none."""
+    seal_at = newest_seal(log)
+    if seal_at is None:
+        SealedWriter(log).commit({"shard-0": []})
+        seal_at = newest_seal(log)
+        assert seal_at is not None
+    log.save_snapshots([DueSnapshot(*snapshot, seal_at) for snapshot in snapshots])
+
+
+def newest_seal(log: EventLog) -> SealPlace | None:
+    """The newest seal among the last hundred rows of a log."""
+    for row in reversed(log.read_log(after=max(0, log.position() - 100), limit=100)):
+        if row.topic == SEAL_TOPIC:
+            digest = decode_seal(row.state).digest
+            return SealPlace(UUID(str(row.originator_id)), row.originator_version, digest)
+    return None
 
 
 def earlier_seal(rows: Sequence[StoredEvent], events: Sequence[Event], **of: Any) -> BatchSealed:

@@ -14,6 +14,7 @@ import pytest
 from eventstore.log.event_log import Snapshot
 from eventstore.stores import recorder_log
 from eventstore.stores.open_log import open_log
+from tests.log.samples import save
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 SAVED = Snapshot(version=3, fold=7, state=b"what was folded")
@@ -24,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     """A log with a snapshot of each of two streams."""
     path = tmp_path / "log.db"
     with closing(open_log(f"sqlite://{path}")) as log:
-        log.save_snapshots([(ONE, SAVED), (OTHER, Snapshot(4, 7, b"another"))])
+        save(log, (ONE, SAVED), (OTHER, Snapshot(4, 7, b"another")))
     return path
 
 
@@ -87,10 +88,10 @@ def test_two_that_save_the_same_snapshots_wait_for_each_other_in_one_order(
     lock = b"SELECT 1 FROM snapshots WHERE stream = %s FOR UPDATE"
     waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted"
     with closing(open_log(postgres_url)) as log, ThreadPoolExecutor(1) as threads:
-        log.save_snapshots([(ONE, SAVED), (OTHER, SAVED)])
+        save(log, (ONE, SAVED), (OTHER, SAVED))
         with psycopg.connect(postgres_url) as saving:
             saving.execute(lock, (ONE.bytes,))
-            saved = threads.submit(log.save_snapshots, [(OTHER, later), (ONE, later)])
+            saved = threads.submit(save, log, (OTHER, later), (ONE, later))
             while not saving.execute(waiting).fetchone():
                 saving.execute("SELECT pg_sleep(0.01)")
             saving.execute(lock, (OTHER.bytes,))

@@ -35,7 +35,7 @@ from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
 from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
 from eventstore.stores.sqlite_sizes import wal_bytes
-from tests.log.samples import OTHER, OWNER, append, message, removed
+from tests.log.samples import OTHER, OWNER, append, message, removed, save
 
 DEADLINE_S: Final = 30.0
 NUMBER: Final = 600
@@ -443,7 +443,7 @@ def test_names_in_rows_that_left_for_the_archive_are_in_no_file_any_more(path: P
 
 
 def keep_snapshot(log: EventLog, number: int, state: Snapshot) -> None:
-    log.save_snapshots([(UUID(int=number), state)])
+    save(log, (UUID(int=number), state))
 
 
 def keep_archived_state(log: EventLog, number: int, state: Snapshot) -> None:

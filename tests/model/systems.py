@@ -89,6 +89,7 @@ from eventstore.log.verify import verify
 from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql
+from tests.log.samples import save
 from tests.model.agents_reference import LIMITS
 
 PLACEMENT: Final = Placement(shards=2, hosts=1)
@@ -425,11 +426,12 @@ class HostSystem(System):
 
     @override
     def save_snapshots(self) -> None:
-        self._log.save_snapshots(
-            [
+        save(
+            self._log,
+            *[
                 (identity_stream(did), Snapshot(state.version, FOLD, to_snapshot(state)))
                 for did, state in self.in_memory().items()
-            ]
+            ],
         )
 
     @override

@@ -21,6 +21,7 @@ from eventstore.stores.open_log import open_log
 from projections.compare.compare import Difference, Dump, DumpDamaged, compare
 from projections.spark.export import open_export
 from tests.histories import AGENTS, CROWD, IDENTITIES, History, random_script
+from tests.log.samples import save
 from tests.projections.dumps import dump_host, rewrite
 from tests.projections.exports import export_log, take_out_erased
 from tests.projections.test_rebuild import erase
@@ -151,7 +152,7 @@ def forget_a_message(log: EventLog, did: str) -> None:
     lost = state.messages.pop(next(iter(state.messages)))
     state.queue_bytes -= lost.size_bytes
     stream = identity_stream(did)
-    log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+    save(log, (stream, Snapshot(state.version, FOLD, to_snapshot(state))))
 
 
 @pytest.mark.spark

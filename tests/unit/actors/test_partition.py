@@ -21,6 +21,7 @@ from eventstore.log.seal import GENESIS
 from eventstore.log.streams import partition_stream
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
+from tests.log.samples import save
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -172,7 +173,7 @@ def _save_snapshot(log: EventLog, owner: OwnedPartition) -> list[bytes]:
     snapshot = owner.snapshot_if_due(WINDOW_MS)
     assert snapshot is not None
     assert owner.snapshot_if_due(WINDOW_MS) is None
-    log.save_snapshots([(owner.stream, snapshot)])
+    log.save_snapshots([snapshot])
     return keys
 
 
@@ -185,7 +186,7 @@ def test_a_snapshot_of_nonces_changes_nothing_but_the_time_it_takes(
     write(log, owner, (KEY, NOW_MS + WINDOW_MS))
     saved = log.load_snapshot(owner.stream)
     assert saved is not None
-    log.save_snapshots([(owner.stream, _in_place_of(saved)[snapshot])])
+    save(log, (owner.stream, _in_place_of(saved)[snapshot]))
     again = load(log)
     assert len(again.nonces) == 1_002
     assert all(again.nonces.holds(key, NOW_MS) for key in [*keys, KEY])

@@ -32,6 +32,7 @@ from eventstore.log.events import ContractExpired, ContractStored, MessageQueued
 from eventstore.log.streams import identity_stream
 from eventstore.stores.recorder_log import RecorderLog
 from tests.log.raw_sql import run_sql
+from tests.log.samples import save
 from tests.unit.actors.given import (
     EDGE,
     NOW_MS,
@@ -333,8 +334,8 @@ def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> 
     assert owner.run_housekeeping() == []
     acknowledge_all_but_last(owner, IDENTITIES[0])
     due = owner.run_housekeeping()
-    assert [stream for stream, _ in due] == [identity_stream(IDENTITIES[0])]
-    assert due[0][1].fold == FOLD
+    assert [one.stream for one in due] == [identity_stream(IDENTITIES[0])]
+    assert due[0].snapshot.fold == FOLD
     assert owner.run_housekeeping() == []
 
 
@@ -348,7 +349,7 @@ def test_dropping_all_snapshots_changes_nothing(
     for did in IDENTITIES:
         acknowledge_all_but_last(owner, did)
     due = owner.run_housekeeping()
-    assert {stream for stream, _ in due} == {identity_stream(did) for did in IDENTITIES}
+    assert {one.stream for one in due} == {identity_stream(did) for did in IDENTITIES}
     clock.now_ms += 2_000
     owner.run_housekeeping()
     assert owner.snapshot_stats().cached_identities == 0
@@ -370,7 +371,7 @@ def test_dropping_all_snapshots_changes_nothing(
 )
 def test_a_snapshot_that_cannot_be_used_is_not_used(log: EventLog, snapshot: Snapshot) -> None:
     populate(host(log), IDENTITIES[:1], messages=3)
-    log.save_snapshots([(identity_stream(IDENTITIES[0]), snapshot)])
+    save(log, (identity_stream(IDENTITIES[0]), snapshot))
     assert payloads(host(log, name="host-1"), IDENTITIES[0]) == [b"0", b"1", b"2"]
 
 
@@ -381,7 +382,7 @@ def test_a_snapshot_and_its_tail_are_the_state_of_the_whole_stream(log: EventLog
     whole = StateCache(log, limits).get(did, "shard-0", NOW_MS).state
     for version in range(1, whole.version):
         part = _at(log, did, version)
-        log.save_snapshots([(identity_stream(did), part)])
+        save(log, (identity_stream(did), part))
         assert StateCache(log, limits).get(did, "shard-0", NOW_MS).state == whole
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import chain
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -31,7 +30,7 @@ from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.writer import UNANSWERED_BYTES_MAX, Writer
-from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.event_log import DueSnapshot, EventLog
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import (
@@ -236,11 +235,11 @@ class _BrokenAtFirstSave(FaultyLog):
 
     has_failed = False
 
-    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+    def save_snapshots(self, due: Sequence[DueSnapshot]) -> None:
         if not self.has_failed:
             self.has_failed = True
             raise ZeroDivisionError
-        super().save_snapshots(snapshots)
+        super().save_snapshots(due)
 
 
 def test_stopping_answers_what_was_taken(log: EventLog, owner: Host) -> None:

@@ -22,7 +22,7 @@ from http_edge.server.exits import Exit
 from tests.contract.conftest import log_url
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
-from tests.log.samples import content
+from tests.log.samples import content, save
 from tests.unit.actors.given import host, registration, submission
 from tests.unit.actors.given import run as replies
 from tests.unit.cli.conftest import Run
@@ -199,7 +199,7 @@ def test_tables_and_snapshots_that_were_changed_are_named_and_made_anew(
     with closing(open_log(url)) as log:
         owner = host(log)
         replies(owner, submission("did:x:me", registration("did:x:me")))
-        log.save_snapshots([(identity_stream("did:x:me"), Snapshot(1, 1, b"of another release"))])
+        save(log, (identity_stream("did:x:me"), Snapshot(1, 1, b"of another release")))
     assert run("log", "verify", "--log", url).code == Exit.OK
     run_sql(url, "DELETE FROM queue_depths")
     run_sql(url, "UPDATE snapshots SET version = 2")
