@@ -17,9 +17,6 @@ class Charges:
         self._rate = RateLimit(
             limits.per_sender_per_s, burst_s=limits.burst_s, keys_max=limits.keys_max
         )
-        self._loads = RateLimit(
-            limits.per_address_per_s, burst_s=limits.burst_s, keys_max=limits.keys_max
-        )
 
     def refusal(self, submission: Submission, now_ms: int) -> Refused | None:
         """Charge a sender for its command; return a refusal with the wait if it sends too often.
@@ -40,16 +37,6 @@ class Charges:
         """
         if submission.charge and units:
             self._rate.charge(submission.source, now_ms / 1000, units)
-
-    def owes_for_loads(self, submission: Submission, now_ms: int) -> bool:
-        """Does the payer of a command owe for states that its commands had loaded?"""
-        payer = submission.payer
-        return payer != b"" and not self._loads.has(payer, now_ms / 1000, 0)
-
-    def add_load(self, submission: Submission, units: float, now_ms: int) -> None:
-        """Charge the payer of a command for loading a state."""
-        if submission.payer:
-            self._loads.charge(submission.payer, now_ms / 1000, units)
 
     def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:
         """Charge an identity for a page of its events that was read outside of a transaction."""

@@ -91,10 +91,6 @@ _OTHERS_COUNTED: Final = 7.0
 """The same for a status: 0.5 ms."""
 _OLD_TAGS: Final = 10.0
 """Removing the old tags of one event, if they are many."""
-_LOADED: Final = 25.0
-"""Loading a MiB of a state from its snapshot: 1.8 ms, of messages as of contracts."""
-_REPLAYED: Final = 0.1
-"""Replaying one event on the snapshot: 7.5 us. Of 10,000 messages without a snapshot 75 ms."""
 _EXPIRED: Final = 0.3
 """Expiring one record with its content. Steps for many identities come at once."""
 _ERASED: Final = 0.2
@@ -103,7 +99,6 @@ of others: with a commit of its own, others waited for two commits, 2.1 instead 
 as long (p50)."""
 _PART: Final = 16
 """Events of one part; this many lose 64 tags each in 36 ms."""
-_MIB: Final = 1_024 * 1_024
 _T = TypeVar("_T")
 
 
@@ -182,11 +177,6 @@ def history_cost(size_bytes: int, matching: int, tags: int) -> float:
     """
     each = _LISTED if tags <= 1 else _MERGED * tags
     return size_cost(size_bytes) + each * matching
-
-
-def load_cost(size_bytes: int, events: int) -> float:
-    """The units of loading a state of this size in memory, of which ``events`` are replayed."""
-    return _LOADED * size_bytes / _MIB + _REPLAYED * events
 
 
 def _save_events(command: SaveEvents) -> float:

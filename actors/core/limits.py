@@ -65,8 +65,8 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     If several commands came recently, a transaction waits for more, as long as the last one took
     and at most ``commit_delay_s_max``. The work of one transaction and the rate of one sender (0
-    for no limit) are in the units of ``actors.core.cost``, as is what one address may have loaded
-    (``per_address_per_s``); a host keeps the rates of ``keys_max`` senders and addresses each.
+    for no limit) are in the units of ``actors.core.cost``; a host keeps the rates of ``keys_max``
+    senders.
     """
 
     timestamp_window_ms: int = 300_000
@@ -75,7 +75,6 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     transaction_work_max: float = 1_024
     costly_work_max: float = 400
     per_sender_per_s: float = 200
-    per_address_per_s: float = 2_000
     burst_s: float = 5
     keys_max: int = 50_000
     commit_delay_s_max: float = 0.02

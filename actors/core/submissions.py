@@ -32,8 +32,6 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     together with the page that is read (with 0 neither counts, with ``PAID`` the page alone);
     ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
     ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
-    ``payer`` is the address that pays if the target's state has to be loaded, as ``source_key``;
-    empty for work of the mediator itself, or if addresses have no rate.
     """
 
     partition: str
@@ -48,7 +46,6 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     charge: float = 0.0
     adds: bool = False
     speaker: str = ""
-    payer: bytes = b""
 
 
 class WaitingAt(msgspec.Struct, frozen=True, array_like=True, tag="waiting"):

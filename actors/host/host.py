@@ -174,9 +174,9 @@ class Host:
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
         transaction.ahead_ms = self._ahead_ms()
-        owned, payable = self._ownership.owned, transaction.payable(self.cache, self.charges)
-        self.cache.read_ahead(self._nonces.identities(payable, owned), owned)
-        items, outcomes = transaction.run(self._run, self.cache, self.charges)
+        owned = self._ownership.owned
+        self.cache.read_ahead(self._nonces.identities(items, owned), owned)
+        items, outcomes = transaction.run(self._run, self.cache)
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
         failed = self._append(transaction)

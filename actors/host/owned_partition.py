@@ -202,14 +202,16 @@ def log_losses(log: LogReader, owned: Iterable[OwnedPartition], *, are_confirmed
     """
     for p in owned:
         confirmed, digest = (p.version, p.digest) if are_confirmed else (p.version - 1, p.previous)
-        if _digests_from(log, p.stream, confirmed, limit=1) == [digest]:
+        found = _seals_from(log, p.stream, confirmed, limit=1)
+        # A later one alone: this one has left for the archive, because versions have no other gaps.
+        if any(version > confirmed or sealed.digest == digest for version, sealed in found):
             continue
         seals = _seals_newest_first(log, p.stream)
-        found = next((version for version, sealed in seals if sealed.epoch <= p.epoch), 0)
+        last = next((version for version, sealed in seals if sealed.epoch <= p.epoch), 0)
         _LOG.error(
             "the log has lost transactions that were confirmed, as in a fail-over to a standby that"
             " lacked them, or after a restore under a running mediator",
-            extra={"stream": str(p.stream), "seals_lost": confirmed - found},
+            extra={"stream": str(p.stream), "seals_lost": confirmed - last},
         )
 
 
@@ -219,21 +221,23 @@ def is_newest(log: LogReader, partition: OwnedPartition) -> bool:
     Another owner's claim would follow there, or, if a database server has lost the end in a
     fail-over, be in its place.
     """
-    found = _digests_from(log, partition.stream, partition.version, limit=2)
-    return found == [partition.digest]
+    found = _seals_from(log, partition.stream, partition.version, limit=2)
+    return [sealed.digest for _, sealed in found] == [partition.digest]
 
 
 def is_sealed(log: LogReader, partition: OwnedPartition) -> bool:
     """Is the newest seal that this owner has made in the log?"""
-    found = _digests_from(log, partition.stream, partition.version, limit=1)
-    return found == [partition.digest]
+    found = _seals_from(log, partition.stream, partition.version, limit=1)
+    return [sealed.digest for _, sealed in found] == [partition.digest]
 
 
-def _digests_from(log: LogReader, stream: UUID, version: int, *, limit: int) -> list[bytes]:
-    """The digests of the first seals of a partition from a version on."""
+def _seals_from(
+    log: LogReader, stream: UUID, version: int, *, limit: int
+) -> list[tuple[int, BatchSealed]]:
+    """The first seals of a partition from a version on, each with its own."""
     rows = log.read_stream(stream, after=version - 1, limit=limit)
-    sealed = [decode(row.topic, row.state) for row in rows]
-    return [one.digest for one in sealed if isinstance(one, BatchSealed)]
+    found = [(row.originator_version, decode(row.topic, row.state)) for row in rows]
+    return [(number, sealed) for number, sealed in found if isinstance(sealed, BatchSealed)]
 
 
 def _seals_newest_first(log: LogReader, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:

@@ -28,7 +28,6 @@ import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Command, ExpireRecords, UpdateEventTags
-from actors.core.cost import load_cost
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -182,8 +181,6 @@ class StateCache:
         self._looked_for: set[str] = set()
         """Those of them that were read ahead, or that need to be read by themselves."""
         self._loaded_bytes = 0
-        self.unpaid: dict[str, float] = {}
-        """The units of each load since the last ``passivate`` for which no command has paid."""
 
     def __len__(self) -> int:
         """How many identities are in memory."""
@@ -284,7 +281,6 @@ class StateCache:
         Call this between transactions, with the owned partitions.
         """
         self._newcomers.clear()
-        self.unpaid.clear()
         self._loaded_bytes = 0
         self._is_unreadable = False
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
@@ -357,10 +353,6 @@ class StateCache:
         if state.version:
             self.settle(loaded)
             self._loaded_bytes += loaded.weight_bytes
-            # More than make a snapshot due are those before an archived state, which were not read.
-            due_after = self._limits.snapshot_after_events + 2 * state.live_records()
-            events = min(state.version - loaded.snapshot_version, due_after)
-            self.unpaid[loaded.did] = load_cost(loaded.weight_bytes, events)
         else:
             self._newcomers[loaded.did] = loaded
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.charges import Charges
 from actors.core.cost import page_cost
 from actors.core.decision import (
     TOGETHER_BYTES_MAX,
@@ -19,7 +18,7 @@ from actors.core.decision import (
     Refs,
 )
 from actors.core.nonces import NonceClaim, expiry_ms
-from actors.core.replies import UNAVAILABLE, Notice, Reply
+from actors.core.replies import Notice, Reply
 from actors.core.submissions import Submission
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity, StateCache
@@ -110,39 +109,21 @@ class Transaction:
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
 
-    def payable(self, cache: StateCache, charges: Charges) -> Iterator[tuple[str, Submission]]:
-        """Yield the items for which nothing is to be loaded, or whose payer does not owe for loads.
-
-        A request that costs next to nothing may name an identity whose state takes megabytes and
-        milliseconds to load, and the next request another one.
-        """
-        for item in self.items:
-            if not (
-                cache.lacks(item[1].target_did) and charges.owes_for_loads(item[1], self.now_ms)
-            ):
-                yield item
-
     def run(
-        self,
-        run_one: Callable[[Transaction, Submission], Outcome],
-        cache: StateCache,
-        charges: Charges,
+        self, run_one: Callable[[Transaction, Submission], Outcome], cache: StateCache
     ) -> tuple[Sequence[tuple[str, Submission]], list[Outcome]]:
         """Run the submissions in order until enough is loaded; return those that ran.
 
-        A payer pays for each load, and gets nothing loaded while it owes.
+        A request that costs next to nothing may name an identity whose state takes megabytes, and
+        the next request another one.
         """
         outcomes: list[Outcome] = []
         for _, one in self.items:
-            if one.command is not None and cache.lacks(one.target_did):
-                if outcomes and cache.has_loaded_enough:
-                    break
-                if charges.owes_for_loads(one, self.now_ms):
-                    outcomes.append(Outcome(UNAVAILABLE))
-                    continue
+            # The sender of a claim is loaded where its shard is crowded.
+            named = [one.target_did, one.claim.sender_did if one.claim else one.target_did]
+            if outcomes and cache.has_loaded_enough and any(map(cache.lacks, named)):
+                break
             outcomes.append(run_one(self, one))
-            if cache.unpaid and (units := cache.unpaid.pop(one.target_did, 0.0)):
-                charges.add_load(one, units, self.now_ms)
         self.items = self.items[: len(outcomes)]
         return self.items, outcomes
 

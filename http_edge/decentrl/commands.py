@@ -70,7 +70,6 @@ from http_edge.listener.address_charge import (
     is_owing,
     large_answer,
     page_turn,
-    payer,
     registration_wait_s,
     uncount_registration,
 )
@@ -209,7 +208,6 @@ class CommandEndpoint:
             cost=work,
             charge=charge,
             adds=adds(result.command),
-            payer=payer(),
         )
         answer = await self._submit(submission, result, len(body))
         _charge_refused(answer.refusal, len(body))

@@ -33,7 +33,6 @@ from http_edge.listener.address_charge import (
     charge_bytes,
     charge_message,
     charge_unproven,
-    payer,
     until_paid,
 )
 from http_edge.listener.connection import peer_of
@@ -228,10 +227,10 @@ class SocketEndpoint:
 
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host, and update the end of the registration."""
-        did, command = session.did, OpenSession(self._edge)
-        partition = self._gateway.routes.partition_of(did)
+        partition = self._gateway.routes.partition_of(session.did)
+        command = OpenSession(self._edge)
         reply: Reply = await self._gateway.submit(
-            Submission(partition, did, b"", command=command, request_id=current(), payer=payer())
+            Submission(partition, session.did, b"", command=command, request_id=current())
         )
         if isinstance(reply, Registered):
             session.until_s = reply.until_s

@@ -40,7 +40,7 @@ from actors.host.clock import new_id
 from actors.host.packed_page import unpack_page
 from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_answer, paid_turn, payer
+from http_edge.listener.address_charge import charge_answer, paid_turn
 from http_edge.listener.body_reads import in_reading_thread
 from http_edge.telemetry.request_id import current
 
@@ -120,7 +120,6 @@ class Identities:
             charge=cost(command) if by_owner else 0.0,
             speaker="" if by_mediator else speaker(),
             adds=adds,
-            payer=payer(),
         )
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)

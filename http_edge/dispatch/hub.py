@@ -33,13 +33,9 @@ class Subscriber(Protocol):
 class Hub:
     """Subscribers by identity, and the sessions that their hosts keep for this edge."""
 
-    def __init__(
-        self, edge: str, gateway: Gateway, *, payer: Callable[[], bytes] = lambda: b""
-    ) -> None:
-        """A hub without subscribers; ``payer`` finds who pays for the end of a session."""
+    def __init__(self, edge: str, gateway: Gateway) -> None:
         self.edge = edge
         self._gateway = gateway
-        self._payer = payer
         self._subscribers: dict[str, dict[Subscriber, str]] = {}
         self._count = 0
         self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -146,8 +142,7 @@ class Hub:
             await asyncio.shield(ending)
 
     def _end_session(self, did: str) -> None:
-        payer = self._payer()
-        self._end(did, "", lambda: self._close_session(did, payer))
+        self._end(did, "", lambda: self._close_session(did))
 
     def _end(self, did: str, session: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Begin to end a session at a host, unless that is under way."""
@@ -157,12 +152,10 @@ class Hub:
             self._ending[what] = task
             task.add_done_callback(lambda _: self._ending.pop(what))
 
-    async def _close_session(self, did: str, payer: bytes) -> None:
+    async def _close_session(self, did: str) -> None:
         if did not in self._subscribers:  # no new subscriber came meanwhile
-            await self._submit(did, CloseSession(self.edge), payer)
+            await self._submit(did, CloseSession(self.edge))
 
-    async def _submit(
-        self, did: str, command: CloseSession | ReleaseLeases, payer: bytes = b""
-    ) -> None:
+    async def _submit(self, did: str, command: CloseSession | ReleaseLeases) -> None:
         partition = self._gateway.routes.partition_of(did)
-        await self._gateway.submit(Submission(partition, did, b"", command=command, payer=payer))
+        await self._gateway.submit(Submission(partition, did, b"", command=command))

@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from typing import Final
 from weakref import WeakValueDictionary
 
-from actors.core.cost import source_key
 from actors.core.rate_limits import RateLimit
 from http_edge.listener.in_flight import counted
 from http_edge.settings.settings import Rates
@@ -130,12 +129,6 @@ def paying_address() -> str | None:
     """
     charge = _CHARGE.get()
     return charge.address if charge.rates.is_limited or charge is _FREE else None
-
-
-def payer() -> bytes:
-    """The key of the address that pays hosts for the current request; empty if none does."""
-    address = paying_address()
-    return source_key(address) if address else b""
 
 
 def charge_unproven(size_bytes: int) -> None:

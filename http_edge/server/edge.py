@@ -61,7 +61,7 @@ from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import Routes
 from http_edge.dispatch.whole_log import outbound_queues
-from http_edge.listener.address_charge import charge_bytes, payer, paying_address
+from http_edge.listener.address_charge import charge_bytes, paying_address
 from http_edge.listener.body_reads import in_reading_thread
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
@@ -118,7 +118,7 @@ class Edge:
         )
         counts = _refusal_counts(settings.audit, clock, self._measures)
         self._refusals = RefusalLog(name, new_id(), counts, self._gateway)
-        self._hub = Hub(name, self._gateway, payer=payer)
+        self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
         self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
         self._erased = ErasedAccounts(identities, self._keylists)

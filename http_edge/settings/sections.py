@@ -81,7 +81,7 @@ class Rates(Section):
     4 KiB (two if a Decentrl command has fractions or characters beyond U+FFFF), and so does an
     answer to a proven client: at most 8 MB a second together. Each key that a wallet registers or
     removes costs two more, each key agreement or signature check beyond two that opens a DIDComm
-    message one more, a state that a host loads for it 25 a MiB and 0.1 an event (at that host)."""
+    message one more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature or timestamp, no envelope, or an unknown recipient and

@@ -219,3 +219,19 @@ def test_an_owner_whose_commits_were_lost_does_nothing_behind_the_claim_of_the_n
     (page,) = run(host(log, name="third"), submission(ME, QueryContracts(Page(0, 9))))
     assert isinstance(page, ContractsPage)
     assert page.total == 1
+
+
+def test_seals_that_left_for_the_archive_are_not_reported_as_lost(
+    log: EventLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = host(log, name="former")
+    run(former, submission(ME, registration(ME)))
+    next_one = host(log, name="next")
+    for number in range(5):
+        run(next_one, submission(ME, SaveContract(contract(f"did:x:{number}", ME))))
+    stream = partition_stream(shard_of(ME, SHARDS))
+    newest = log.read_stream(stream)[-1].originator_version
+    left = f"originator_id = '{stream.hex}' AND originator_version BETWEEN 2 AND {newest - 1}"
+    run_sql(f"sqlite:{tmp_path}/log.db", f"DELETE FROM stored_events WHERE {left}")
+    assert run(former, unclaimed(ME, QueryMessages(ALL))) == [NOT_OWNER]
+    assert [record for record in caplog.records if "has lost" in record.getMessage()] == []

@@ -18,6 +18,7 @@ from actors.core.commands import (
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
+from actors.core.nonces import NonceClaim, Proof
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessagesBeside, MessagesPage, Refused
@@ -128,6 +129,7 @@ def test_a_transaction_loads_a_part_of_the_cache_and_the_next_one_the_rest(log: 
     run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
     left = [(EDGE, submission(did, QueryMessages(ALL))) for did in IDENTITIES]
     counts: list[int] = []
+    transactions = 0
     while left:
         owner.run_housekeeping()
         before = owner.cache.bytes
@@ -135,41 +137,33 @@ def test_a_transaction_loads_a_part_of_the_cache_and_the_next_one_the_rest(log: 
         assert owner.cache.bytes - before < part + most
         counts += [len(page.messages) for page in replies if isinstance(page, MessagesPage)]
         left = left[len(replies) :]
+        transactions += 1
+    assert transactions == 3
     assert counts == [60, 60, 60, 120, 120, 120]
 
 
-def paid_by(payer: bytes, did: str) -> Submission:
-    return structs.replace(submission(did, QueryMessages(ALL)), payer=payer)
-
-
-def test_an_address_pays_for_what_is_loaded_for_it_and_nothing_is_while_it_owes(
-    log: EventLog, clock: HandClock
+def test_senders_that_are_looked_for_in_a_crowded_shard_are_loaded_within_the_same_bound(
+    log: EventLog,
 ) -> None:
-    first, second, third, fourth, *_ = IDENTITIES
-    populate(host(log), IDENTITIES, messages=60)
-    owner = host(log, clock=clock, limits=HostLimits(per_address_per_s=1, burst_s=5))
-    (served,) = run(owner, paid_by(b"a", first))
-    assert isinstance(served, MessagesPage)
-    assert run(owner, paid_by(b"a", second)) == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)]
-    assert owner.cache.peek(second) is None
-    assert run(owner, paid_by(b"a", first)) == [served], "it is in memory"
-    for payer, did in ((b"b", second), (b"", third)):
-        assert isinstance(run(owner, paid_by(payer, did))[0], MessagesPage)
-    clock.now_ms += 10_000
-    assert isinstance(run(owner, paid_by(b"a", fourth))[0], MessagesPage)
-
-
-def test_what_is_read_together_is_paid_for_and_not_read_for_who_owes(
-    log: EventLog, clock: HandClock
-) -> None:
-    populate(host(log), IDENTITIES, messages=60)
-    owner = host(log, clock=clock, limits=HostLimits(per_address_per_s=1, burst_s=5))
-    run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
-    run(owner, *[paid_by(b"a", did) for did in IDENTITIES[:2]])
-    before = owner.cache.activations
-    refused = run(owner, *[paid_by(b"a", did) for did in IDENTITIES[2:]])
-    assert refused == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 4
-    assert owner.cache.activations == before
+    """Commands with invalid signatures name them, and prove nothing."""
+    dids = [did for did in (f"did:x:{n}" for n in range(40)) if shard_of(did, SHARDS) == "shard-0"]
+    populate(host(log), dids, messages=60)
+    part = 10_000
+    limits = HostLimits(nonces_per_shard_max=20, active_bytes_max=LOADS_PER_CACHE * part)
+    owner = host(log, limits=limits)
+    run(owner, *[submission(dids[0], QueryMessages(ALL)) for _ in range(10)])
+    owner.cache.drop_partition("shard-0")
+    owner.run_housekeeping()
+    claims = [
+        NonceClaim("shard-0", did.encode(), NOW_MS, Proof.HOLDS, sender_did=did) for did in dids
+    ]
+    junk = [
+        Submission("shard-0", did, claim.key, claim, Refusal.INVALID_SIGNATURE)
+        for did, claim in zip(dids, claims, strict=True)
+    ]
+    replies, _ = owner.execute([(EDGE, one) for one in junk])
+    assert 0 < len(replies) < len(junk)
+    assert part <= owner.cache.bytes < 4 * part
 
 
 def test_an_identity_with_many_events_or_a_fault_is_loaded_by_itself(

@@ -119,12 +119,22 @@ def test_a_transaction_takes_no_more_work_than_its_bound(log: EventLog, owner: H
     assert owner.snapshot_stats().commits == 3
 
 
-def test_what_a_transaction_may_not_load_runs_in_the_next_ones(log: EventLog) -> None:
+def test_what_a_transaction_may_not_load_runs_in_the_next_ones(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = host(log)
     dids = [f"did:x:{number}" for number in range(6)]
     for did in dids:
         first.execute([(EDGE, submission(did, registration(did)))])
     owner = host(log, limits=HostLimits(active_bytes_max=LOADS_PER_CACHE))
+    in_memory: list[int] = []
+    execute = owner.execute
+
+    def noted(items: Sequence[tuple[str, Submission]]) -> Any:
+        in_memory.append(len(owner.cache))
+        return execute(items)
+
+    monkeypatch.setattr(owner, "execute", noted)
     running = Running(owner, log)
     running.writer.start()
     (*_, late), (last,) = (
@@ -135,6 +145,7 @@ def test_what_a_transaction_may_not_load_runs_in_the_next_ones(log: EventLog) ->
     assert (late, last) == (Registered(NOW_S + 90), Registered(NOW_S + 90))
     stats = owner.snapshot_stats()
     assert (stats.commits, stats.commands, stats.activations) == (6, 6, 6)
+    assert in_memory == [0] * 6, "what one has loaded leaves before the next one"
 
 
 def test_one_client_alone_never_waits_for_others(log: EventLog, owner: Host) -> None:
