@@ -88,20 +88,8 @@ class Target:
         self._loop.close()
 
 
-LOGGERS: Final = (
-    "actors.host.host",
-    "actors.host.writer",
-    "aiohttp.server",
-    "asyncio",
-    "http_edge.listener.listener",
-)
-
-
 @pytest.fixture
-def target(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
-    for name in LOGGERS:
-        # import-linter, run in the same process, switches off the loggers that it finds.
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
+def target(caplog: pytest.LogCaptureFixture) -> Iterator[Target]:
     with TemporaryDirectory() as folder:
         target = Target(Path(folder), caplog)
         yield target

@@ -102,6 +102,7 @@ def test_programs_see_whole_versions_and_each_row_once_while_the_exporter_works(
         seen = 0
         with beside.running():
             while beside.compactions < 3 or seen < 10:
+                assert beside._failed == []
                 for read in (in_duckdb, in_pandas):
                     positions = [row[0] for row in read(place.table.uri)]
                     # Transactions have five rows, and positions of this store no gaps.

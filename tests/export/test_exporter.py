@@ -422,7 +422,7 @@ def test_what_is_wrong_in_the_log_is_not_signed(
         run_sql(url, statement)
         with pytest.raises(error, match=said):
             export_all(log, place, Bounds(1, 1))
-    assert {row.position for row in exported_log(place)} <= set(range(1, 11))
+    assert {row.position for row in exported_log(place)} <= {1, 2, 3, 4, 5, 9, 10}
 
 
 def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: ExportPlace) -> None:
@@ -435,6 +435,7 @@ def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: Export
         run_sql(url, f"UPDATE stored_events SET state = x'{changed.hex()}'")
         with pytest.raises(NotAsSealed, match="position 1 on"):
             export_all(log, place)
+    assert exported_log(place) == []
 
 
 def test_a_seal_that_begins_another_chain_is_not_signed(tmp_path: Path, place: ExportPlace) -> None:
@@ -450,6 +451,7 @@ def test_a_seal_that_begins_another_chain_is_not_signed(tmp_path: Path, place: E
         run_sql(url, f"UPDATE stored_events SET state = x'{state.hex()}' WHERE rowid = 2")
         with pytest.raises(NotAsSealed, match="does not continue seal 1"):
             export_all(log, place)
+    assert exported_log(place) == []
 
 
 def test_an_export_that_was_damaged_is_not_continued(
