@@ -16,6 +16,7 @@ from actors.core.limits import HostLimits, IdentityLimits
 from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
+from actors.core.replies import Refused
 from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.codec import decode
@@ -174,6 +175,7 @@ class History:
     ) -> None:
         self.log = log
         self.now_ms = start_ms
+        self.refusals: set[Refusal] = set()
         self._crowd = crowd
         self._start_ms = start_ms
         self._ids = (f"{crowd.name}id-{number}" for number in itertools.count(1))
@@ -201,7 +203,8 @@ class History:
         """Run the commands that wait in one transaction."""
         batch, self._waiting, self._room = self._waiting, [], 1
         if batch:
-            self._host.execute([(EDGE, request) for request in batch])
+            replies, _ = self._host.execute([(EDGE, request) for request in batch])
+            self.refusals |= {reply.code for reply in replies if isinstance(reply, Refused)}
 
     # Decentrl -------------------------------------------------------------------------------
 
@@ -305,11 +308,8 @@ class History:
         self._ask(agent, f"key:{key}", c.ClaimKey(agent))
 
     def release_key(self, act: Act) -> None:
-        self._ask(
-            self._crowd.agents[act.who],
-            f"key:{self._crowd.keys[act.pick % 3]}",
-            c.ReleaseKey(self._crowd.agents[act.who], act.more % 8),
-        )
+        agent, key = self._crowd.agents[act.who], self._crowd.keys[act.pick % 3]
+        self._ask(agent, f"key:{key}", c.ReleaseKey(agent, act.more % 8))
 
     def use_invitation(self, act: Act) -> None:
         """Now and then an account is rotated, or ends."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.core.replies import Reply
 from eventstore.log.event_log import EventLog
 from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
@@ -18,6 +19,8 @@ from tests.crash.commands import NOT_OWNER, UNAVAILABLE, introduced, introductio
 from tests.crash.owner import Owner
 
 pytestmark = pytest.mark.cluster
+PAUSE_S = 0.02
+"""Between two messages of an owner: all of them fit on one page of the queue."""
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -70,16 +73,19 @@ def test_an_owner_that_was_paused_while_another_took_over_stores_nothing_more(
 
 def test_two_owners_that_write_at_once_never_both_succeed(dsn: str, first: Owner) -> None:
     with Owner(dsn) as second:
-        texts = [f"{number}" for number in range(20)]
-        for text in texts:
-            assert first.send(commands.message(f"1 {text}"))
-            assert second.send(commands.message(f"2 {text}"))
-        stale = [first.answer() for _ in texts]
-        owned = [second.answer() for _ in texts]
-        kept = commands.accepted([f"1 {text}" for text in texts], stale)
-        kept += commands.accepted([f"2 {text}" for text in texts], owned)
+        # The first writes while the second starts and claims the partition, and once after it.
+        assert second.send(commands.message("of the second"))
+        texts, stale, is_claimed = list[str](), list[list[Reply] | None](), False
+        while not is_claimed:
+            is_claimed = second.has_answered(PAUSE_S)
+            texts.append(f"{len(texts)}")
+            stale.append(first.ask(commands.message(texts[-1])))
+        kept = commands.accepted(texts, stale)
+        kept += commands.accepted(["of the second"], [second.answer()])
         assert texts_in(second.ask(query("query"))) == ["of the first", *kept]
-        assert len(kept) >= len(texts)
+        assert kept[0] == texts[0]
+        assert kept[-1] == "of the second"
+        assert stale[-1] == [NOT_OWNER]
     assert_sound(open_log(dsn))
 
 

@@ -79,9 +79,14 @@ class Owner:
     def answer(self) -> list[Reply] | None:
         """The replies to the oldest batch without an answer; None when the process has ended."""
         assert self._process.stdout is not None
-        assert select.select([self._process.stdout], [], [], ANSWER_S_MAX)[0], "no answer"
+        assert self.has_answered(ANSWER_S_MAX), "no answer"
         result = _read(self._process.stdout)
         return None if result is None else _RESULT.decode(result).replies
+
+    def has_answered(self, within_s: float) -> bool:
+        """Is there, within so many seconds, an answer that was not taken, or has it ended?"""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])
 
     def signal(self, number: signal.Signals) -> None:
         """A signal to the process and the one that it may run under; after SIGKILL both are gone.

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
+from typing_extensions import override
 
-from eventstore.log.event_log import EventLog
+from actors.core.refusals import Refusal
+from eventstore.log.event_log import Departure, EventLog
 from eventstore.log.seam import SEAM
 from eventstore.parquet.files import open_place
 from eventstore.stores.advisory_lock import advisory_lock
@@ -30,10 +34,12 @@ from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.cluster.server import own_environment
 from tests.export.leaving import (
+    BOUNDS,
     KEYS,
     assert_whole,
     faults_in,
     leave,
+    leave_for,
     nonces_of,
     played,
     read_ids,
@@ -42,9 +48,10 @@ from tests.export.leaving import (
     streams_of,
     summary_of,
 )
-from tests.export.samples import OWNER, exported_log, findings, whole_log
+from tests.export.samples import OWNER, export_all, exported_log, findings, whole_log
 from tests.export.test_leaving import RESTART, Dying, Killed
-from tests.histories import random_script
+from tests.histories import ACTS, History, random_script
+from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.postgres import Server
 from tests.unit.cli.conftest import Run, run
@@ -109,23 +116,46 @@ def test_a_kill_at_any_step_leaves_a_log_that_is_whole_and_goes_on(
     assert_whole(log, postgres_url)
 
 
+class Leaving(FaultyLog):
+    """A log that keeps, for each time that rows leave, how many appends another one had."""
+
+    def __init__(self, log: EventLog, other: FaultyLog) -> None:
+        super().__init__(log)
+        self._other = other
+        self.appends_by_then: list[int] = []
+
+    @override
+    def let_leave(self, departure: Departure) -> None:
+        super().let_leave(departure)
+        self.appends_by_then.append(len(self._other.appends))
+
+
 def test_commands_go_on_while_rows_leave(log: EventLog, postgres_url: str, tmp_path: Path) -> None:
     place = open_place(str(tmp_path / "archive"))
-    history = played(log, 200)
-    began = threading.Event()
+    appending = FaultyLog(log)
+    history = played(appending, 200)
+    export_all(log, place, BOUNDS)
+    over = threading.Event()
 
     def others() -> None:
-        began.set()
-        for seed in range(30, 40):
-            history.play(random_script(seed, 20))
+        for seed in itertools.count(30):
+            if over.is_set():
+                return
+            script = random_script(seed, 20)
+            # An identity that is being erased is unavailable by rule.
+            history.play([act for act in script if ACTS[act.what % len(ACTS)] != History.order])
 
-    beside = threading.Thread(target=others)
-    with closing(open_log(postgres_url)) as another:
-        beside.start()
-        began.wait()
-        left = sum(leave(another, place, section_rows=60).left for _ in range(3))
-        beside.join()
+    with closing(open_log(postgres_url)) as another, ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(others)
+        leaving = Leaving(another, appending)
+        try:
+            left = leave_for(leaving, place, section_rows=60).left
+        finally:
+            over.set()
+        beside.result()
     assert left > 0
+    assert leaving.appends_by_then[-1] > leaving.appends_by_then[0]
+    assert not history.refusals & {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.NOT_OWNER}
     assert_whole(log, postgres_url)
     leave(log, place)
     assert_whole(log, postgres_url)
