@@ -54,6 +54,8 @@ SETTINGS: Final = wallets_under_kills.SETTINGS | {
     "limits.host_call_s_max": "8",
 }
 _POLL_S: Final = 0.1
+_AWAY_S: Final = 4.0
+"""Of several databases one is away for so long at least."""
 _QUIET_S: Final = 1.5
 
 
@@ -65,7 +67,7 @@ class Faulted:
     served_s: float = 0.0
     mended_s: float = 0.0
     beside_s: float = 0.0
-    """Until those of the other databases were served, while one database was away."""
+    """The longest time that those of another database were not served, while one was away."""
     strays: Counter[Outcome] = field(default_factory=Counter)
 
     def __str__(self) -> str:
@@ -184,9 +186,12 @@ async def running(directory: Path, seed: int, count: int) -> AsyncIterator[Clust
 class Ordeal:
     """Faults one after the other, under load."""
 
-    def __init__(self, cluster: Cluster, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self, cluster: Cluster, faults: Sequence[Fault], *, loses_everything: bool
+    ) -> None:
         self._cluster = cluster
         self._faults = faults
+        self._loses_everything = loses_everything
         self._load: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
         self._town: asyncio.Future[WalletsOfRun] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
@@ -209,7 +214,7 @@ class Ordeal:
         await self._over.wait()
 
     async def run(self) -> None:
-        """Everything, from the first fault to the loss of all but the database."""
+        """Everything, from the first fault to the last."""
         try:
             load, network = await self._load, await self._town
             straying = client(self._cluster.nodes.url(SECOND))
@@ -239,7 +244,8 @@ class Ordeal:
                 for recipient in recipients:
                     await load.drain(recipient)
                 self.fenced = self._cluster.fenced()
-                await self._lose_everything(load, network)
+                if self._loses_everything:
+                    await self._lose_everything(load, network)
         finally:
             self._over.set()
 
@@ -251,7 +257,7 @@ class Ordeal:
         await harm.begin(fault)
         if fault.is_of_database:
             if self._beside:
-                faulted.beside_s = await self._served_beside(load, since)
+                faulted.beside_s = await self._longest_beside(load)
             await harm.end(fault)
             since = time.monotonic()
         elif fault.lasts:
@@ -285,14 +291,16 @@ class Ordeal:
         self._beside[database] = sender.identity.did, recipient.identity.did
         return sender, recipient
 
-    async def _served_beside(self, load: Load, since: float) -> float:
-        """Seconds until those of each database that is not struck were served."""
+    async def _longest_beside(self, load: Load) -> float:
+        """The most seconds without a message accepted from one of each database not struck."""
         pairs = [p for number, p in self._beside.items() if number != self._cluster.harm.struck]
-        async with asyncio.timeout(SERVED_S_MAX):
-            while True:
-                if min(load.accepted_at.get(pair, 0.0) for pair in pairs) >= since:
-                    return time.monotonic() - since
-                await asyncio.sleep(_POLL_S)
+        longest_s, since = 0.0, time.monotonic()
+        while (now := time.monotonic()) < since + _AWAY_S:
+            # What was sent before the fault does not count.
+            accepted = min(load.accepted_at.get(pair, since) for pair in pairs)
+            longest_s = max(longest_s, now - max(since, accepted))
+            await asyncio.sleep(_POLL_S)
+        return longest_s
 
     def _answers(self, load: Load) -> Counter[Outcome]:
         """The answers of those who know the second node alone."""
@@ -378,12 +386,20 @@ class Ordeal:
         return dict(await asyncio.to_thread(memory.states, dids))
 
 
-async def run(directory: Path, faults: Sequence[Fault], seed: int, *, databases: int = 1) -> Report:
-    """Load, faults, and the reckoning of both protocol families."""
+async def run(
+    directory: Path,
+    faults: Sequence[Fault],
+    seed: int,
+    *,
+    databases: int = 1,
+    loses_everything: bool = True,
+) -> Report:
+    """Load, faults, at last all but the databases lost, and the reckoning of both families."""
     async with running(directory, seed, databases) as cluster:
         faults = [f for f in faults if f not in NEEDS_NAMESPACE or cluster.harm.can_cut]
-        ordeal = Ordeal(cluster, faults)
-        counts = Counter(fault.value for fault in (*faults, Fault.EVERYTHING))
+        ordeal = Ordeal(cluster, faults, loses_everything=loses_everything)
+        last = [Fault.EVERYTHING] if loses_everything else []
+        counts = Counter(fault.value for fault in (*faults, *last))
         chance = cluster.harm.chance
         ledger = Ledger(unknown_may_come_late=True)
         load = Load(cluster, chance, ledger, pause_s=PAUSE_S)

@@ -14,6 +14,8 @@ from tests.crash.conftest import Report
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
 SERVED_AGAIN_S_MAX: Final = 15.0
+BESIDE_S_MAX: Final = 2.0
+"""Between two messages, as long as another database is away: the load has the machine, too."""
 FAULTS: Final = [
     Fault.HOST,
     Fault.EDGE,
@@ -43,11 +45,11 @@ async def test_no_fault_of_a_cluster_costs_either_protocol_family_anything_but_t
 async def test_what_befalls_one_of_several_databases_costs_those_of_the_other_no_service(
     tmp_path: Path, report: Report
 ) -> None:
-    faults = [Fault.DATABASE, Fault.HOST, Fault.PAUSED_DATABASE, Fault.NODE]
-    outcomes = await run(tmp_path, faults, seed=2, databases=2)
+    faults = [Fault.DATABASE, Fault.PAUSED_DATABASE, Fault.NODE]
+    outcomes = await run(tmp_path, faults, seed=2, databases=2, loses_everything=False)
     report(str(outcomes))
     assert outcomes.is_clean, str(outcomes)
     of_databases = [one for one in outcomes.faulted if one.fault.is_of_database]
     assert [one.fault for one in of_databases] == [Fault.DATABASE, Fault.PAUSED_DATABASE]
-    # Both were served, while nothing brought the other database back.
-    assert all(0.0 < one.beside_s <= SERVED_AGAIN_S_MAX for one in of_databases)
+    # They were served all the time, while nothing brought the other database back.
+    assert all(0.0 < one.beside_s <= BESIDE_S_MAX for one in of_databases)

@@ -12,12 +12,14 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 import pytest
 
-from http_edge.clients.decentrl import Account, MediatorClient
+from http_edge.clients.decentrl import ONCE, Account, MediatorClient, TransportLimits
 from tests.cluster.accounts import befriend, client, healthy, message, newcomer, post, until
 from tests.cluster.server import HOST, Server, ended, send
 from tests.crash.conftest import Report
@@ -48,7 +50,11 @@ _PAUSE_S: Final = 0.1
 
 
 class Watch:
-    """Sends messages without pause, and keeps how long each answer took and how it was."""
+    """Sends messages without pause, and keeps how long each answer took and how it was.
+
+    One is always on its way, so that a fault finds it there, and more if it is not answered soon.
+    The status of a message without an answer is 0.
+    """
 
     def __init__(self, writer: Account, reader: Account) -> None:
         self._writer, self._reader = writer, reader
@@ -62,16 +68,20 @@ class Watch:
             while True:
                 self._working.add(task := asyncio.create_task(self._ask()))
                 task.add_done_callback(self._working.discard)
-                await asyncio.sleep(_PROBE_S)
+                await asyncio.wait([task], timeout=_PROBE_S)
         finally:
             await asyncio.gather(*self._working)
 
     async def _ask(self) -> None:
         started = time.monotonic()
         body = message(self._writer, self._reader, "watched")
-        status, _ = await post(self._writer.mediator, body)
-        self.longest_s = max(self.longest_s, time.monotonic() - started)
-        self.statuses.add(status)
+        status = 0
+        try:
+            with suppress(aiohttp.ClientError, TimeoutError):
+                status, _ = await post(self._writer.mediator, body)
+        finally:
+            self.longest_s = max(self.longest_s, time.monotonic() - started)
+            self.statuses.add(status)
 
 
 class Outage:
@@ -171,7 +181,9 @@ async def endured(
     outage = Outage(load)
 
     async def watched(load: Load) -> None:
-        async with client(server.url) as mediator:
+        # Its own bound is later than the one under test, or else it would hide a later answer.
+        limits = TransportLimits(answer_s_max=2 * ANSWERED_S_MAX)
+        async with MediatorClient(server.url, backoff=ONCE, limits=limits) as mediator:
             writer, reader = await newcomer(mediator, "watcher"), await newcomer(mediator, "seen")
             await befriend(writer, reader)
             watch = Watch(writer, reader)
@@ -183,7 +195,7 @@ async def endured(
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
         report(f"served again: {outage}; longest answer {watch.longest_s:.1f} s")
-        assert watch.statuses <= {200, 503}
+        assert {200} <= watch.statuses <= {200, 503}
         assert watch.longest_s <= ANSWERED_S_MAX
         await kill(server, Target.EVERYTHING, load.chance)
 
