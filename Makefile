@@ -91,10 +91,10 @@ OTHERS = $(shell for v in 3.11 3.12 3.13; do \
 EACH_OTHER = for other in $(OTHERS); do $(MAKE) --no-print-directory \
 	VENV=.venv-$${other%%=*} PYTHON=$${other\#*=}
 
-environments: setup ## Install what `make pythons` needs.
+environments: $(VENV)/tests  # What `make pythons` needs.
 	+@$(EACH_OTHER) .venv-$${other%%=*}/tests || exit 1; done
 
-pythons: setup ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
+pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
 	@echo "Other Pythons here: $(or $(OTHERS),none)"
 	+@$(EACH_OTHER) quick || exit 1; done
 

@@ -54,7 +54,7 @@ SETTINGS: Final = wallets_under_kills.SETTINGS | {
     "limits.host_call_s_max": "8",
 }
 _POLL_S: Final = 0.1
-_AWAY_S: Final = 4.0
+_AWAY_S: Final = 6.0
 """Of several databases one is away for so long at least."""
 _QUIET_S: Final = 1.5
 
