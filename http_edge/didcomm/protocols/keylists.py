@@ -230,11 +230,11 @@ class _Claims:
         other = opposite(name)
         if isinstance(claim, Refusal) or other is None:
             return claim
-        if await self._is_anothers(other):
+        refusal = await self._taken(other)
+        if refusal is Refusal.KEY_TAKEN:
             taken = await self._take(other)
-            if isinstance(taken, Refusal):
-                return taken
-        return claim
+            refusal = taken if isinstance(taken, Refusal) else None
+        return refusal or claim
 
     async def _given_up(self, name: str) -> Refusal | None:
         """Return why the holder of a key may not take its name from the account that has it.
@@ -242,8 +242,10 @@ class _Claims:
         ``KEY_TAKEN``: as a DID of its own the key spoke for an account, and speaks no longer.
         """
         did = account_did(name)
-        if did in {self.owner, self.speaker_did} or not await self._is_anothers(name):
+        if did in {self.owner, self.speaker_did}:
             return None
+        if (refusal := await self._taken(name)) is not Refusal.KEY_TAKEN:
+            return refusal
         found = await self.identities.find_account(did, self.command)
         if isinstance(found, AccountFound) and found.account_did:
             found = await self.identities.find_account(found.account_did, self.command)
@@ -268,14 +270,19 @@ class _Claims:
         other = opposite(name)
         rivals = [*(twins(name) if with_twins else ()), *([] if other is None else [other])]
         for rival in rivals:
-            if await self._is_anothers(rival):
-                return Refusal.KEY_TAKEN
+            if (refusal := await self._taken(rival)) is not None:
+                return refusal
         return await self._ask(key_target(name), ClaimKey(self.owner), KeyClaim)
 
-    async def _is_anothers(self, name: str) -> bool:
-        """Say whether another account is known to have registered a name."""
+    async def _taken(self, name: str) -> Refusal | None:
+        """Return ``KEY_TAKEN`` if another account has registered a name, None if none has.
+
+        Any other refusal: it is not known, so nothing may follow from it.
+        """
         found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
-        return isinstance(found, KeyOwner) and found.owner_did != self.owner
+        if isinstance(found, Refusal):
+            return None if found is Refusal.KEY_UNKNOWN else found
+        return None if found.owner_did == self.owner else Refusal.KEY_TAKEN
 
     async def release(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
         """Release claims; return those of which it is not known that they are released."""
@@ -293,7 +300,7 @@ class _Claims:
     async def look_for_others(
         self, names: Sequence[str], changed: Changed, wanted: KeyChanges
     ) -> None:
-        """Mark names that the request adds and removes as failed if another account owns them.
+        """Mark names that the request adds and removes as failed unless no other account owns them.
 
         These names are not claimed: a claim that is released at once would end what another
         request of the same account begins meanwhile.
@@ -302,8 +309,9 @@ class _Claims:
             if name in wanted.held:
                 continue
             spellings = [name, *twins(name)] if wanted.on_either_curve else [name]
-            if any([await self._is_anothers(each) for each in spellings]):
-                changed.failed[name] = "client_error"
+            found = [await self._taken(each) for each in spellings]
+            if refusal := next(filter(None, found), None):
+                changed.failed[name] = _failure(refusal)
 
     async def claim(
         self, keys: Sequence[str], changed: Changed, wanted: KeyChanges
@@ -320,8 +328,7 @@ class _Claims:
         claims: dict[str, int] = {}
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, Refusal):
-                taken = answer is Refusal.KEY_TAKEN
-                changed.failed[key] = "client_error" if taken else "server_error"
+                changed.failed[key] = _failure(answer)
             else:
                 claims[key] = answer.number
         return claims
@@ -351,3 +358,7 @@ class _Claims:
         return await self.identities.ask(
             target, question, self.command, reply, by_mediator=by_mediator
         )
+
+
+def _failure(refusal: Refusal) -> Failure:
+    return "client_error" if refusal is Refusal.KEY_TAKEN else "server_error"

@@ -11,6 +11,7 @@ from actors.core.commands import (
     ClaimKey,
     Command,
     FindAccount,
+    FindKeyOwner,
     GrantMediation,
     UpdateKeylist,
 )
@@ -77,7 +78,10 @@ async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator)
     wanted = KeyChanges([other], [], frozenset())
     await mediator.keylists.change(squatter, COMMAND, wanted)
     assert await mediator.has(squatter, other) == [other]
-    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    enrol = (name, COMMAND, SAID, [name])
+    with mediator.agents.cut_off(FindKeyOwner, is_lost=False):
+        assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
+    assert await mediator.keylists.enrol(*enrol) is None
     assert await mediator.has(squatter, other) == []
     (image,) = twins(name)
     assert isinstance(await mediator.forward(image, b"to its holder"), EnvelopeQueued)

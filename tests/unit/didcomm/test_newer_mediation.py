@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from actors.core.commands import Connect, GrantMediation, QueryConnection
+from actors.core.commands import Connect, FindKeyOwner, GrantMediation, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
@@ -275,6 +275,22 @@ async def test_a_recipient_of_another_and_what_is_none_are_the_clients_error(
     refused = [did, image, "no DID", OWN_DID]
     updated = await mediation.update(*(("add", each) for each in refused), agent=EVE)
     assert updated == [(each, "client_error") for each in refused]
+    assert await mediation.listing_of(EVE) == [EVE.name]
+
+
+async def test_no_key_is_taken_on_its_other_curve_while_its_owner_cannot_be_found(
+    mediation: Mediation,
+) -> None:
+    await mediation.request(BOB)
+    await mediation.request(EVE)
+    key = did_key(KeyPair.from_seed(b"k" * 32).public)
+    (image,) = twins(canonical_name(key) or "")
+    assert await mediation.update(("add", key), agent=BOB) == [(key, "success")]
+    add, brief = [("add", image)], [("add", image), ("remove", image)]
+    for updates in (add, brief):
+        with mediation.agents.cut_off(FindKeyOwner, is_lost=False):
+            assert (image, "server_error") in await mediation.update(*updates, agent=EVE)
+    assert await mediation.update(*add, agent=EVE) == [(image, "client_error")]
     assert await mediation.listing_of(EVE) == [EVE.name]
 
 
