@@ -212,8 +212,10 @@ class PipeLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line as a whole or not at all."""
-        with suppress(OSError):
+        try:
             os.write(self._descriptor, f"{self.format(record)}\n".encode("ascii"))
+        except Exception:  # noqa: BLE001 - as in logging's own handlers, no line may fail its caller
+            self.handleError(record)
 
     def close(self) -> None:
         """Close the pipe's end; later lines are dropped."""

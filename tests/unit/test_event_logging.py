@@ -27,6 +27,7 @@ from http_edge.telemetry.logs import (
     LINE_BYTES_MAX,
     TEXT_CHARS_MAX,
     LogPipe,
+    PipeLines,
     configure,
     formatter,
     safe_text,
@@ -343,6 +344,18 @@ class Disk(io.FileIO):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room_bytes -= size
         return super().write(data[:size])
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_line_that_cannot_be_formatted_is_dropped_and_its_caller_goes_on() -> None:
+    reading, writing = os.pipe()
+    configure("info", pipe=PipeLines(writing))
+    log = logging.getLogger("poste.test")
+    log.warning("%d and %s", "x")  # noqa: PLE1206 - a defect
+    log.warning("next")
+    logging.getLogger().handlers[0].close()
+    with os.fdopen(reading, "rb") as lines:
+        assert [json.loads(line)["event"] for line in lines] == ["next"]
 
 
 @pytest.mark.usefixtures("logging_as_before")
