@@ -99,6 +99,11 @@ class _Peer:
         """Does it push for the DID that speaks now, and not for one that was given up since?"""
         return self.is_pumping and self._started_by == speaker()
 
+    @property
+    def is_live_for_prior(self) -> bool:
+        """Is it live for another DID than the one that spoke last here and speaks now?"""
+        return self.live_since is not None and self._started_by != speaker() == self.speaker
+
     def start(self, work: Callable[[Wake], Coroutine[Any, Any, Refusal | None]]) -> None:
         """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
@@ -109,8 +114,12 @@ class _Peer:
         """Push; then close the socket of a DID that was given up, if its successor is not on it."""
         refused = await work
         if refused in _GIVEN_UP and self.speaker == speaker():
-            reason = reason_of(refused)
-            self._outgoing.close(close_code(reason), reason=reason.value)
+            self.close_after(refused)
+
+    def close_after(self, refused: Refusal) -> None:
+        """Close the socket with the code and the name of what refuses its agent."""
+        reason = reason_of(refused)
+        self._outgoing.close(close_code(reason), reason=reason.value)
 
     def end_implicit(self) -> None:
         """Push nothing implicitly from now on."""
@@ -275,6 +284,9 @@ class InboundSocket(InboundTransport):
             return
         if outcome.live is not None:
             self._follow_live(peer, request.sender, outcome.live)
+        elif peer.is_live_for_prior and not outcome.refused:
+            # Live mode ended with the prior DID: without a word its successor would wait for it.
+            peer.close_after(Refusal.NOT_SPEAKING)
         elif (
             outcome.implicit
             and request.peer.open_route

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from aiohttp import WSMsgType
 
 from actors.core.commands import QueueEnvelopes
 from actors.core.replies import EnvelopeQueued
@@ -423,6 +424,24 @@ async def test_a_did_that_is_rotated_on_its_socket_may_go_live_there_again(
         pushed = new.connection.open(await socket.data())
         assert isinstance(pushed, dict)
         assert len(delivered(pushed)) == 1
+
+
+@pytest.mark.parametrize("kind", ["messagepickup/3.0/status-request", "trust-ping/2.0/ping"])
+async def test_a_live_socket_ends_if_its_did_is_rotated_there_and_does_not_go_live_again(
+    network: WalletNetwork, kind: str
+) -> None:
+    old = await connected(network)
+    new = successor(network, old)
+    async with network.socket() as socket:
+        live = packed(old, "messagepickup/3.0/live-delivery-change", {"live_delivery": True})
+        await socket.raw.send_bytes(live)
+        await socket.data()
+        await socket.raw.send_bytes(packed(new, kind, from_prior=moved(old, new)))
+        answer = new.connection.open(await socket.data())
+        assert isinstance(answer, dict)
+        assert "problem-report" not in str(answer["@type"])
+        end = await socket.raw.receive(WAIT_S)
+        assert (end.type, end.data, end.extra) == (WSMsgType.CLOSE, 4403, "did-rotated")
 
 
 async def test_a_live_mode_that_begins_after_its_answer_was_given_up_holds_no_messages(
