@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -50,6 +50,9 @@ _AWAITED_MAX: Final = 1_024
 one more stay leased and are offered again."""
 _LONG_POLLS_MAX: Final = 8
 """Long polls of one socket at once; one more is answered without waiting."""
+
+_Push: TypeAlias = Callable[[Wake], Coroutine[Any, Any, Refusal | None]]
+"""Pushes until its wake is over; made within its task, which may be cancelled before it begins."""
 
 
 class SocketDependencies(msgspec.Struct, frozen=True):
@@ -104,15 +107,15 @@ class _Peer:
         """Is it live for another DID than the one that spoke last here and speaks now?"""
         return self.live_since is not None and self._started_by != speaker() == self.speaker
 
-    def start(self, work: Callable[[Wake], Coroutine[Any, Any, Refusal | None]]) -> None:
+    def start(self, work: _Push) -> None:
         """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
         self._wake, self._started_by = Wake(), speaker()
-        self._running.run(self._push(work(self._wake))).add_done_callback(_log_failure)
+        self._running.run(self._push(work, self._wake)).add_done_callback(_log_failure)
 
-    async def _push(self, work: Coroutine[Any, Any, Refusal | None]) -> None:
+    async def _push(self, work: _Push, wake: Wake) -> None:
         """Push; then close the socket of a DID that was given up, if its successor is not on it."""
-        refused = await work
+        refused = await work(wake)
         if refused in _GIVEN_UP and self.speaker == speaker():
             self.close_after(refused)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 
 from actors.core.commands import ReleaseLeases
+from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.v1.version import agent_account
-from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
+from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies, _Peer
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
 from tests.unit.didcomm.requests import Agents, agents_of, message, raw_key
@@ -81,6 +84,20 @@ async def test_the_sessions_of_a_socket_end_before_their_agents_can_begin_others
         held.released.set()
         await asyncio.gather(ending, begins)
         assert agents.seen == [ReleaseLeases(SESSION)] * on_it
+
+
+async def test_a_push_that_is_cancelled_before_it_begins_leaves_no_coroutine() -> None:
+    async def push(wake: Wake) -> None:
+        await wake.next(1)
+
+    peer = _Peer(_UNUSED, _UNUSED)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        peer.start(push)
+        peer.stop()
+        await asyncio.gather(*peer._running, return_exceptions=True)
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
 
 
 async def socket_with_agents(agents: Agents, data_dir: Path) -> tuple[InboundSocket, Hub, int]:
