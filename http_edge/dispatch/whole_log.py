@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import islice
 from typing import Final, TypeVar
@@ -13,7 +14,7 @@ import msgspec
 from actors.core.partitioning import Placement
 from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, ListQueues
-from eventstore.log.event_log import LogFigures, StorageFigures, WaitingQueue
+from eventstore.log.event_log import DuePlace, LogFigures, StorageFigures, WaitingQueue
 from http_edge.dispatch.gateway import Gateway
 
 _PARTS: Final = StorageFigures.__struct_fields__
@@ -53,9 +54,24 @@ async def outbound_queues(
     return _oldest(await asyncio.gather(*map(ask, readers.values())), limit)
 
 
+class _ByPlace:
+    """Compares a queue by its place, whose stream is computed only if both are equally old."""
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        self._queue = queue
+
+    @cached_property
+    def _place(self) -> DuePlace:
+        return self._queue.place
+
+    def __lt__(self, other: _ByPlace) -> bool:
+        age, others = self._queue.oldest_at_ms, other._queue.oldest_at_ms
+        return age < others if age != others else self._place < other._place
+
+
 def _oldest(answers: Iterable[Sequence[WaitingQueue]], limit: int) -> list[WaitingQueue]:
     # All answers have this order; that of a single database is not compared.
-    return list(islice(merge(*answers, key=lambda queue: queue.place), limit))
+    return list(islice(merge(*answers, key=_ByPlace), limit))
 
 
 def logs_by_database(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from actors.core.partitioning import Placement
 from actors.host.port import HostNotReached, HostUnavailable
+from eventstore.log import event_log
 from eventstore.log.event_log import WaitingQueue
+from eventstore.log.streams import identity_stream
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.routes import Routes
 from http_edge.dispatch.whole_log import outbound_queues, waiting_queues
@@ -52,3 +56,25 @@ async def test_each_queue_of_several_databases_is_found_once_after_those_before_
     while some := await outbound_queues(gateway, 1, found[-1] if found else None):
         found += some
     assert found == sorted(same_age, key=lambda queue: queue.place)
+
+
+async def test_the_stream_of_a_queue_is_computed_only_to_compare_equally_old_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes microseconds on the loop, and there may be tens of thousands of queues."""
+    gateway, first, second = two_databases()
+    computed: list[str] = []
+
+    def noted(did: str) -> UUID:
+        computed.append(did)
+        return identity_stream(did)
+
+    def queue(name: str, age: int) -> WaitingQueue:
+        return WaitingQueue(name, 1, 1, age, outbound=True)
+
+    first.queues = [queue(f"did:example:a{age}", age) for age in (1, 3, 5, 7)]
+    second.queues = [queue(f"did:example:b{age}", age) for age in (2, 4, 5, 8)]
+    monkeypatch.setattr(event_log, "identity_stream", noted)
+    found = await waiting_queues(gateway, 9)
+    assert sorted(computed) == ["did:example:a5", "did:example:b5"]
+    assert found == sorted(first.queues + second.queues, key=lambda queue: queue.place)
