@@ -284,10 +284,11 @@ def _note_url(settings: Settings, log: EventLog) -> None:
     Warn as well if only clients on this machine can reach the address, but others may call.
     """
     if settings.public_url is None and split_listen(settings.listen)[0] in WILDCARDS:
+        of_did = "; set it before the first start, because a log keeps its DID for ever"
         _LOG.warning(
-            "public_url is not set: DIDs and invitations name localhost, where clients on other"
-            " machines do not find this mediator; set it before the first start, because a log"
-            " keeps its DID for ever"
+            "public_url is not set: invitations and %s name localhost, where clients on other"
+            " machines do not find this mediator%s",
+            *(("DIDs", of_did) if settings.did is None else ("DIDs of DIDComm v2", "")),
         )
     known = log.setting(_URL_MARK, settings.url)
     if known != settings.url:

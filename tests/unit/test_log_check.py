@@ -264,6 +264,16 @@ def test_an_address_that_only_this_machine_knows_is_warned_of_where_others_may_c
     assert any(found) == is_warned
 
 
+@pytest.mark.parametrize("did", [None, "did:web:mediator.example"])
+def test_the_warning_of_an_unset_address_is_about_the_kept_did_only_if_that_names_localhost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, did: str | None
+) -> None:
+    check_log(Settings(did=did, data_dir=tmp_path, listen="0.0.0.0:8080"))
+    (said,) = caplog.messages
+    assert ("a log keeps its DID for ever" in said) == (did is None)
+    assert ("DIDs of DIDComm v2 name localhost" in said) == (did is not None)
+
+
 def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_them(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
