@@ -178,8 +178,7 @@ class StateCache:
         self._is_unreadable = False
         self.activations = 0
         self._wanted: Iterator[tuple[str, str]] = iter(())
-        self._looked_for: set[str] = set()
-        """Those of them that were read ahead, or that need to be read by themselves."""
+        """What is to be read ahead, each with its partition."""
         self._loaded_bytes = 0
 
     def __len__(self) -> int:
@@ -207,7 +206,7 @@ class StateCache:
             self._cached.move_to_end(did)
             cached.used_ms = now_ms
             return cached
-        if self.lacks(did) and did not in self._looked_for:
+        if self.lacks(did):
             self._read_some(now_ms)
         cached = self._cached.get(did) or self._newcomers.get(did)
         if cached is None:
@@ -226,13 +225,11 @@ class StateCache:
         ``get`` loads all that this does not.
         """
         self._wanted = ((did, partition) for did, partition in wanted if partition in owned)
-        self._looked_for.clear()
 
     def _read_some(self, now_ms: int) -> None:
         """Load the next wanted identities that are not in memory with two queries."""
         some = islice((one for one in self._wanted if self.lacks(one[0])), _AHEAD_AT_ONCE)
         absent = {identity_stream(one[0]): one for one in some}
-        self._looked_for.update(did for did, _ in absent.values())
         if len(absent) < _AHEAD_MIN:
             return
         read = read_identities(self._log, list(absent))

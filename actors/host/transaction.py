@@ -50,6 +50,11 @@ class Outcome(msgspec.Struct):
         return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
 
 
+def _named(one: Submission) -> tuple[str, ...]:
+    """The identities to load for it: the sender of a claim, too, where its shard is crowded."""
+    return (one.target_did,) if one.claim is None else (one.target_did, one.claim.sender_did)
+
+
 class TransactionPart:
     """The part of a transaction that belongs to one partition."""
 
@@ -119,9 +124,7 @@ class Transaction:
         """
         outcomes: list[Outcome] = []
         for _, one in self.items:
-            # The sender of a claim is loaded where its shard is crowded.
-            named = [one.target_did, one.claim.sender_did if one.claim else one.target_did]
-            if outcomes and cache.has_loaded_enough and any(map(cache.lacks, named)):
+            if outcomes and cache.has_loaded_enough and any(map(cache.lacks, _named(one))):
                 break
             outcomes.append(run_one(self, one))
         self.items = self.items[: len(outcomes)]
