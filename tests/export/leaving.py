@@ -25,6 +25,7 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import wrong_read_models
 from http_edge.crypto.mediator_keys import MediatorKeys, create
+from http_edge.server.archive_round import archive_once
 from http_edge.settings.settings import Settings
 from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, exporter, whole_log
 from tests.histories import LIMITS, PARTITIONS, Act, History, random_script
@@ -154,3 +155,13 @@ def assert_whole(log: EventLog, dsn: str) -> None:
     assert list(wrong_snapshots(log)) == []
     with closing(open_store(dsn)) as store:
         assert list(wrong_read_models(store)) == []
+
+
+def leave_older(settings: Settings, history: History, age_s: float = 600) -> int:
+    """Let leave what is older than the last of a history by so much; the position of the seam."""
+    age_s += (LATER_MS - history.now_ms) / 1000
+    archive = settings.archive.model_copy(update={"rows_age_s_min": age_s})
+    settings = settings.model_copy(update={"archive": archive})
+    archived = archive_once(settings, is_checked=True, clock=lambda: LATER_MS)
+    assert archived is not None
+    return archived.seam

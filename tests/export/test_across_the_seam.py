@@ -30,7 +30,6 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import opened
 from http_edge.cli import log as cli_log
-from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import exporter_of
 from http_edge.server.log_check import check_log
@@ -39,11 +38,11 @@ from http_edge.settings.settings import Settings
 from tests.export.leaving import (
     BOUNDS,
     KEYS,
-    LATER_MS,
     assert_whole,
     faults_in,
     leave,
     leave_for,
+    leave_older,
     log,
     place,
     played,
@@ -66,7 +65,7 @@ from tests.export.samples import (
     whole_log,
 )
 from tests.export.test_leaving import Dying, Killed
-from tests.histories import History, random_script
+from tests.histories import random_script
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
@@ -77,16 +76,6 @@ __all__ = ["log", "place", "run"]
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return settings_of(tmp_path / "data", archive=Archive(pause_s=0))
-
-
-def _leave(settings: Settings, history: History, age_s: float = 600) -> int:
-    """Let leave all but the last of a history; the position of the seam."""
-    age_s += (LATER_MS - history.now_ms) / 1000
-    archive = settings.archive.model_copy(update={"rows_age_s_min": age_s})
-    settings = settings.model_copy(update={"archive": archive})
-    archived = archive_once(settings, is_checked=True, clock=lambda: LATER_MS)
-    assert archived is not None
-    return archived.seam
 
 
 def _exporter(
@@ -113,7 +102,7 @@ def _faults(log: EventLog, place: ExportPlace) -> list[object]:
 def test_the_check_of_a_log_reads_its_archive_and_walks_across_the_seam(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run
 ) -> None:
-    seam = _leave(settings, played(log))
+    seam = leave_older(settings, played(log))
     named = ("--data-dir", str(settings.data_dir), "--json")
     ran = run("log", "verify", *named)
     assert (ran.code, ran.err) == (Exit.OK, "")
@@ -135,7 +124,7 @@ def test_all_findings_in_an_archive_are_counted_and_no_more_are_kept_than_of_a_l
     settings: Settings, log: EventLog, place: ExportPlace, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = played(log)
-    _leave(settings, history)
+    leave_older(settings, history)
     for seed in (5, 6):
         history.play(random_script(seed, 40))
         _export_all(settings, log)
@@ -175,7 +164,7 @@ def test_a_log_is_checked_again_if_rows_leave_it_during_the_check(  # noqa: PLR0
         @override
         def position(self) -> int:
             if ages_s:
-                _leave(settings, history, ages_s.pop())
+                leave_older(settings, history, ages_s.pop())
             return super().position()
 
     monkeypatch.setattr(
@@ -190,9 +179,9 @@ def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(
     settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
     history = played(log)
-    _leave(settings, history, age_s=2_000)
+    leave_older(settings, history, age_s=2_000)
     shutil.copytree(place.root, tmp_path / "earlier")
-    _leave(settings, history)
+    leave_older(settings, history)
     assert _faults(log, place) == []
     earlier = open_place(str(tmp_path / "earlier"))
     assert Damage.ENDS_EARLY in _faults(log, earlier)
@@ -208,9 +197,9 @@ def test_an_archive_of_before_gets_no_rows_and_no_more_rows_leave_for_it(
     settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
     history = played(log)
-    _leave(settings, history, age_s=2_000)
+    leave_older(settings, history, age_s=2_000)
     earlier = open_place(str(shutil.copytree(place.root, tmp_path / "earlier")))
-    _leave(settings, history)
+    leave_older(settings, history)
     before = contents(earlier)
     with (
         pytest.raises(ExportRefused, match="copy the archive there first"),
@@ -259,7 +248,7 @@ def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run
 ) -> None:
     history = played(log)
-    seam = _leave(settings, history)
+    seam = leave_older(settings, history)
     history.play(random_script(5, 400))
     with _exporter(settings, log, place) as export:
         assert export.step() is not None
@@ -284,7 +273,7 @@ def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(
 def test_a_constant_of_the_log_that_was_changed_is_found_by_its_archive(
     settings: Settings, log: EventLog, run: Run, name: str, value: str
 ) -> None:
-    _leave(settings, played(log))
+    leave_older(settings, played(log))
     log.setting(name, SIGNED_BY.text)  # a key that no start has stored yet
     check = ("verify", "--data-dir", str(settings.data_dir), "--json")
     for command in (("log", *check), check):
@@ -301,7 +290,7 @@ def test_a_seam_within_a_file_that_was_put_together_is_found_there(
     settings: Settings, log: EventLog, place: ExportPlace
 ) -> None:
     history = played(log)
-    seam = _leave(settings, history)
+    seam = leave_older(settings, history)
     with _exporter(settings, log, place) as export:
         assert export.step() is not None
         history.play(random_script(5, 400))
@@ -334,7 +323,7 @@ def test_a_log_and_its_archive_are_restored_as_one(
     states = states_of(log, streams)
     if is_export:
         _export_all(settings, log)
-    seam = _leave(settings, history)
+    seam = leave_older(settings, history)
     assert 0.4 * len(rows) < seam < 0.97 * len(rows)
     restored = tmp_path / "restored"
     arguments = ["--from", str(settings.data_dir / "log.db"), "--to", str(restored)]
@@ -358,7 +347,7 @@ def test_a_log_and_its_archive_are_restored_as_of_a_time(
 ) -> None:
     history = played(log)
     rows = whole_log(log)
-    _leave(settings, history)
+    leave_older(settings, history)
     seals = [(row.position, decode(row.topic, row.state)) for row in rows]
     times = [(at, seal.at_ms) for at, seal in seals if hasattr(seal, "previous")]
     position, at_ms = times[len(times) // 3]
@@ -374,7 +363,7 @@ def test_a_log_and_its_archive_are_restored_as_of_a_time(
 def test_a_log_without_its_archive_is_no_source_of_a_restore(
     settings: Settings, log: EventLog, run: Run, tmp_path: Path
 ) -> None:
-    _leave(settings, played(log))
+    leave_older(settings, played(log))
     elsewhere = tmp_path / "elsewhere"
     Path(settings.archive_place).rename(elsewhere)
     arguments = ("--from", str(settings.data_dir / "log.db"), "--to", str(tmp_path / "restored"))
@@ -387,7 +376,7 @@ def test_a_log_without_its_archive_is_no_source_of_a_restore(
 def test_what_has_left_and_what_has_not_are_audited_from_one_place(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run
 ) -> None:
-    _leave(settings, played(log))
+    leave_older(settings, played(log))
     rows = whole_log(log)
     with _exporter(settings, log, place) as export:
         assert export.step() is not None
@@ -419,7 +408,7 @@ def test_a_new_release_makes_archived_states_anew_before_it_serves(
     history = played(log)
     if is_export:
         _export_all(settings, log)
-    _leave(settings, history)
+    leave_older(settings, history)
     streams = streams_of(log)
     states = states_of(log, streams)
     _of_earlier_release(log)
@@ -436,7 +425,7 @@ def test_a_new_release_makes_archived_states_anew_before_it_serves(
 def test_a_log_whose_archive_is_gone_is_served_with_a_warning(
     settings: Settings, log: EventLog, place: ExportPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _leave(settings, played(log))
+    leave_older(settings, played(log))
     check_log(settings)
     assert caplog.messages == []
     for entry in Path(place.root).iterdir():
@@ -452,7 +441,7 @@ def test_a_log_whose_archive_is_gone_is_served_with_a_warning(
 def test_a_kill_while_states_are_made_anew_leaves_a_log_that_goes_on(
     settings: Settings, log: EventLog, place: ExportPlace, is_stored: bool
 ) -> None:
-    _leave(settings, played(log))
+    leave_older(settings, played(log))
     streams = streams_of(log)
     states = states_of(log, streams)
     _of_earlier_release(log)
@@ -470,9 +459,9 @@ def test_states_that_the_archive_does_not_give_are_not_made_up(
     settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
     history = played(log)
-    _leave(settings, history, age_s=2_000)
+    leave_older(settings, history, age_s=2_000)
     shutil.copytree(place.root, tmp_path / "earlier")
-    _leave(settings, history)
+    leave_older(settings, history)
     _of_earlier_release(log)
     with pytest.raises(RowsStay, match="lacks"):
         fold_again(log, open_place(str(tmp_path / "earlier")), KEYS, OWNER.mediator_did)

@@ -20,7 +20,6 @@ from eventstore.log.seam import seam_of
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.pruning import Plan, Positions
 from eventstore.stores.open_log import open_log
-from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive
@@ -28,6 +27,7 @@ from http_edge.settings.settings import Settings
 from tests.export.leaving import (
     LATER_MS,
     assert_whole,
+    leave_older,
     log,
     nonces_of,
     place,
@@ -38,7 +38,7 @@ from tests.export.leaving import (
     streams_of,
 )
 from tests.export.samples import SIGNED_BY, catalog_of, whole_log
-from tests.histories import History, random_script
+from tests.histories import random_script
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
@@ -48,16 +48,6 @@ __all__ = ["log", "place", "run"]
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return settings_of(tmp_path / "data", archive=Archive(pause_s=0))
-
-
-def _leave(settings: Settings, history: History, age_s: float) -> int:
-    """Let leave what is older; the position of the seam."""
-    age_s += (LATER_MS - history.now_ms) / 1000
-    archive = settings.archive.model_copy(update={"rows_age_s_min": age_s})
-    settings = settings.model_copy(update={"archive": archive})
-    archived = archive_once(settings, is_checked=True, clock=lambda: LATER_MS)
-    assert archived is not None
-    return archived.seam
 
 
 def _backed_up(settings: Settings, data_dir: Path) -> Path:
@@ -77,9 +67,9 @@ def _outdated(
 ) -> Path:
     """A backup in this data directory: more rows have left the log since, and were pruned."""
     history = played(log)
-    seam = _leave(settings, history, age_s=2_000)
+    seam = leave_older(settings, history, age_s=2_000)
     _backed_up(settings, data_dir)
-    assert _leave(settings, history, age_s=1_200) > seam
+    assert leave_older(settings, history, age_s=1_200) > seam
     with exporter_of(settings, log, place) as export:
         assert export.prune(LATER_MS, pruned) > 0
     assert seam < catalog_of(place).pruned_up_to < log.position()
@@ -161,11 +151,11 @@ def test_a_log_and_a_pruned_archive_that_ends_before_its_seam_are_refused(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
 ) -> None:
     history = played(log)
-    _leave(settings, history, age_s=1_200)
+    leave_older(settings, history, age_s=1_200)
     with exporter_of(settings, log, place) as export:
         assert export.prune(LATER_MS, plan) > 0
     earlier = shutil.copytree(place.root, tmp_path / "earlier")
-    _leave(settings, history, age_s=600)
+    leave_older(settings, history, age_s=600)
     backup = _backed_up(settings, tmp_path / "backup")
     earlier.rename(backup / "archive")
     assert _checked(backup, run) == (Exit.FINDING, [], ["ends early"])
@@ -190,7 +180,7 @@ def test_a_log_from_a_backup_is_restored_with_contents_that_were_erased_from_its
     settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
 ) -> None:
     history = played(log)
-    _leave(settings, history, age_s=600)
+    leave_older(settings, history, age_s=600)
     streams = streams_of(log)
     states = states_of(log, streams)
     backup = _backed_up(settings, tmp_path / "backup")

@@ -32,6 +32,7 @@ from tests.unit.outbound.delivery_network import (
     raw_key,
 )
 from tests.unit.test_hang_watch import clock_set_ahead
+from tests.unit.watched_identities import WatchedIdentities
 
 STRANGERS: Final = (did_key(raw_key(10)), did_key(raw_key(11)))
 
@@ -231,33 +232,45 @@ async def test_an_agent_whose_queries_wait_makes_room_for_one_with_a_new_message
     assert agents.received == envelopes(1)
 
 
+class Hanging:
+    """A host that does not answer questions about queues until it ``host_is_back``."""
+
+    def __init__(self) -> None:
+        self.host_is_back = asyncio.Event()
+
+    async def all_of(self, identities: WatchedIdentities) -> None:
+        """Let ``QUERYING_MAX`` questions hang; return once they do. Later ones are answered."""
+        count, all_hang = 0, asyncio.Event()
+
+        async def hang() -> None:
+            nonlocal count
+            count += 1
+            identities.before_answer[QueryQueue] = hang
+            if count == QUERYING_MAX:
+                all_hang.set()
+            await self.host_is_back.wait()
+
+        identities.before_answer[QueryQueue] = hang
+        await asyncio.wait_for(all_hang.wait(), WAIT_S)
+        identities.before_answer.clear()
+
+
 async def test_agents_whose_host_is_away_do_not_keep_others_from_querying(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
     identities = network.identities()
-    hanging, all_hang, host_is_back = 0, asyncio.Event(), asyncio.Event()
-
-    async def hang() -> None:
-        nonlocal hanging
-        hanging += 1
-        identities.before_answer[QueryQueue] = hang
-        if hanging == QUERYING_MAX:
-            all_hang.set()
-        await host_is_back.wait()
-
+    hanging = Hanging()
     away = Refusal.TEMPORARILY_UNAVAILABLE
     identities.refused |= {QueryConnection: away, QueryQueue: away}
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
     workers.found_waiting([did_key(raw_key(number)) for number in range(10, 10 + QUERYING_MAX)])
     await identities.answered(QueryQueue, QUERYING_MAX)
-    identities.before_answer[QueryQueue] = hang
-    await asyncio.wait_for(all_hang.wait(), WAIT_S)
-    identities.before_answer.clear()
+    await hanging.all_of(identities)
     identities.refused.clear()
     workers.wake(ALICE)
     await agents.has(1)
-    host_is_back.set()
+    hanging.host_is_back.set()
     await idle(workers)
 
 
@@ -267,24 +280,13 @@ async def test_agents_whose_host_hangs_keep_others_from_querying_for_a_bounded_t
     monkeypatch.setattr(worker, "_QUERY_S_MAX", 0)
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
     identities = network.identities()
-    hanging, all_hang, host_is_back = 0, asyncio.Event(), asyncio.Event()
-
-    async def hang() -> None:
-        nonlocal hanging
-        hanging += 1
-        identities.before_answer[QueryQueue] = hang
-        if hanging == QUERYING_MAX:
-            all_hang.set()
-        await host_is_back.wait()
-
-    identities.before_answer[QueryQueue] = hang
+    hanging = Hanging()
     workers = network.workers(agents.lookup)
     workers.found_waiting([did_key(raw_key(number)) for number in range(10, 10 + QUERYING_MAX)])
-    await asyncio.wait_for(all_hang.wait(), WAIT_S)
-    identities.before_answer.clear()
+    await hanging.all_of(identities)
     workers.wake(ALICE)
     await agents.has(1)
-    host_is_back.set()
+    hanging.host_is_back.set()
     await idle(workers)
 
 
