@@ -61,6 +61,9 @@ from eventstore.log.streams import identity_stream
 _ROWS_PER_READ = 1_000
 _ROWS_AHEAD: Final = 100
 """Rows of each identity that are read together; an identity with more is read separately."""
+_RECORDS_EACH: Final = 8
+"""A snapshot of so many records for each event since the last one is worth its cost: 0.3 KiB and
+1 µs for each event, and a queue that was only filled is loaded four times as fast as row by row."""
 _COUNTED_AFTER: Final = 16
 """The names of a state are counted anew after one change to each 16 of its records."""
 _AHEAD_AT_ONCE: Final = 32
@@ -311,7 +314,7 @@ class StateCache:
         cannot be read, which is tried once until the next ``passivate``.
         """
         state, partition = cached.state, owned.get(cached.partition)
-        due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
+        due_after = max(self._limits.snapshot_after_events, state.live_records() // _RECORDS_EACH)
         # A snapshot from before an erasure has the names that the erasure ended: replace it.
         new = state.version - cached.snapshot_version
         if partition is None or (new < due_after and not (state.is_erased and new)):

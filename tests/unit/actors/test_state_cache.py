@@ -323,7 +323,7 @@ def test_an_idle_identity_leaves_as_soon_after_the_clock_was_set_back(
 
 
 def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> None:
-    owner = host(log, limits=HostLimits(snapshot_after_events=5))  # and twice the live records
+    owner = host(log, limits=HostLimits(snapshot_after_events=5))
     populate(owner, IDENTITIES[:1], messages=2)
     assert owner.run_housekeeping() == []
     acknowledge_all_but_last(owner, IDENTITIES[0])
@@ -331,6 +331,18 @@ def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> 
     assert [one.stream for one in due] == [identity_stream(IDENTITIES[0])]
     assert due[0].snapshot.fold == FOLD
     assert owner.run_housekeeping() == []
+
+
+def test_a_queue_that_is_only_filled_has_snapshots_close_behind_it(log: EventLog) -> None:
+    """Row by row it would take longer to load than its filling cost a stranger."""
+    owner = host(log, limits=HostLimits(snapshot_after_events=1))
+    populate(owner, IDENTITIES[:1])
+    saved: list[int] = []
+    for number in range(200):
+        run(owner, submission(IDENTITIES[0], QueueMessage(FRIEND, b"x"), sender=FRIEND))
+        saved += [due.snapshot.version for due in owner.run_housekeeping()]
+        assert number + 3 - saved[-1] <= max(1, number // 8)
+    assert len(saved) < 60  # and not one for each message
 
 
 @pytest.mark.parametrize("keep", [True, False])
