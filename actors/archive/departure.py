@@ -1,7 +1,8 @@
 """Lets the old rows of a log leave for its archive, which is an export of it.
 
 A row leaves only if log and archive agree on it (``actors.archive.same_rows``) and nothing needs it
-any more (``actors.archive.leaving_rows``). This may run beside the mediator.
+any more (``actors.archive.leaving_rows``). This may run beside the mediator. The log may be from a
+backup, and its archive pruned since: then the two have to meet where the pruned part ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from actors.archive.archive_check import meeting
 from actors.archive.leaving_rows import Leaving, leaving_with
 from actors.archive.same_rows import Section, same_sections
 from actors.archive.seam_writer import SeamWriter, SigningKey
@@ -28,6 +30,7 @@ from eventstore.log.seam import SEAM, Seam, row_entry
 from eventstore.log.seam_check import check_before
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import heads_of
 
 SECTION_ROWS: Final = 65_536
 
@@ -87,6 +90,7 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     with _turn(log, writer):
         for wrong in check_before(log, before) if is_checked else ():
             raise RowsStay(f"{wrong.explanation} ({wrong.fault.value}): see poste log verify")
+        _check_pruned(log, catalog, before)
         for section in same_sections(
             log, place, catalog, before, until_ms=until_ms, rows_max=section_rows
         ):
@@ -125,6 +129,21 @@ def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
         where = f"the archive at {place.address()} ends at position {catalog.last}"
         raise RowsStay(f"{where}, but rows up to {seam.position} have left the log for it")
     return catalog
+
+
+def _check_pruned(log: LogReader, catalog: Catalog, seam: Seam) -> None:
+    """Check that the rows that were pruned behind the seam are those of this log.
+
+    The log has their seals, and the manifest names the newest of these.
+
+    Raises:
+        RowsStay: they are not; or the log ends before them.
+        LogUnavailable, CorruptRow, NotAsSealed: the log cannot be read.
+    """
+    if catalog.pruned_up_to > seam.position:
+        pruned = catalog.statements[0].manifest
+        if meeting(log, seam, catalog).heads != heads_of(pruned.path, pruned):
+            raise RowsStay(f"the newest seals differ from those in {pruned.path}")
 
 
 def _take(writer: SeamWriter, section: Section, leaving: Leaving, rows_max: int) -> None:

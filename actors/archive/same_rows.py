@@ -1,7 +1,8 @@
 """The rows after the seam of a log that its archive has too, read from both and compared.
 
 Each row is compared with the archive's, whose files have the SHA-256 that a signed manifest names,
-and both with their seals.
+and both with their seals. A log from a backup may have rows that were pruned from the archive
+since: these are compared with their seals alone, of which the manifest names the newest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SECTION_BYTES: Final = 64 * 1024 * 1024
 
 
 class Section(NamedTuple):
-    """Rows that follow the seam, up to a seal, which the archive has too.
+    """Rows that follow the seam, up to a seal, which the archive has too, or had.
 
     ``heads`` are the newest seals up to the section's end; ``manifest`` is the archive's manifest
     that covers the section, with its SHA-256.
@@ -50,7 +51,9 @@ def same_sections(
 ) -> Iterator[Section]:
     """The rows after the seam that log and archive agree on, in sections that end with seals.
 
-    ``catalog`` has the heads of every manifest, and ``seam`` is verified. The rows end before the
+    ``catalog`` has the heads of every manifest, and ``seam`` is verified. If rows behind it were
+    pruned, the caller has compared the seals where those end (``meeting`` in
+    ``actors.archive.archive_check``): sections come before that is reached. The rows end before the
     first seal made after ``until_ms``, Unix milliseconds; a section ends with the seal that reaches
     ``rows_max`` rows, if not before.
 
@@ -105,7 +108,7 @@ def _checked(
 def _same_rows(
     log: LogReader, place: ExportPlace, manifest: Manifest, after: int
 ) -> Iterator[LogRow]:
-    """The rows of a manifest after a position, which are the same in log and archive.
+    """The log's rows of a manifest after a position: the archive has the same, or pruned them.
 
     Raises:
         RowsStay: a row differs.
@@ -115,14 +118,18 @@ def _same_rows(
     pages = manifest_rows(place, manifest)
     archived = (row for rows in pages for row in rows if row.position > after)
     rows = log.rows_after(max(after, manifest.first - 1))
+    other = next(archived, None)
     for row in takewhile(lambda one: one.position <= manifest.last, rows):
-        if not is_same(row, next(archived, None)):
-            raise RowsStay(f"the archive has another row at position {row.position}")
+        is_pruned = manifest.is_pruned and (other is None or row.position < other.position)
+        if not is_pruned:
+            if not is_same(row, other):
+                raise RowsStay(f"the archive has another row at position {row.position}")
+            other = next(archived, None)
         yield LogRow(*_place(row), row.state)
         if row.position == manifest.last:
             break
-    for row in archived:
-        raise RowsStay(f"the archive has a row at position {row.position} that the log lacks")
+    if other is not None:
+        raise RowsStay(f"the archive has a row at position {other.position} that the log lacks")
 
 
 def is_same(row: LogRow, other: LogRow | None) -> bool:

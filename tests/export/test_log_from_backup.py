@@ -13,13 +13,15 @@ from msgspec.structs import replace
 
 from actors.archive.archive_check import check_archive
 from actors.archive.unneeded_rows import ReadRows
+from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault, Head
-from eventstore.log.seam import seam_of
+from eventstore.log.seam import seam_of, seam_position
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.pruning import Plan, Positions
 from eventstore.stores.open_log import open_log
+from http_edge.server.archive_round import Interrupted, archive_once
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive
@@ -27,6 +29,7 @@ from http_edge.settings.settings import Settings
 from tests.export.leaving import (
     LATER_MS,
     assert_whole,
+    leave_for,
     leave_older,
     log,
     nonces_of,
@@ -37,12 +40,15 @@ from tests.export.leaving import (
     states_of,
     streams_of,
 )
-from tests.export.samples import SIGNED_BY, catalog_of, whole_log
-from tests.histories import random_script
+from tests.export.samples import SIGNED_BY, catalog_of, exported_log, whole_log
+from tests.histories import Crowd, History, random_script
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["log", "place", "run"]
+
+NONE_LEFT_S = 100_000
+"""Longer than the histories of these tests."""
 
 
 @pytest.fixture
@@ -63,16 +69,25 @@ def _backed_up(settings: Settings, data_dir: Path) -> Path:
 
 
 def _outdated(
-    settings: Settings, log: EventLog, place: ExportPlace, data_dir: Path, pruned: Plan = plan
+    settings: Settings,
+    log: EventLog,
+    place: ExportPlace,
+    data_dir: Path,
+    pruned: Plan = plan,
+    age_s: float = 1_500,
 ) -> Path:
     """A backup in this data directory: more rows have left the log since, and were pruned."""
     history = played(log)
-    seam = leave_older(settings, history, age_s=2_000)
+    seam = leave_older(settings, history, age_s=age_s)
+    assert bool(seam) == (age_s < NONE_LEFT_S)
     _backed_up(settings, data_dir)
-    assert leave_older(settings, history, age_s=1_200) > seam
+    assert leave_older(settings, history, age_s=700) > seam
     with exporter_of(settings, log, place) as export:
         assert export.prune(LATER_MS, pruned) > 0
-    assert seam < catalog_of(place).pruned_up_to < log.position()
+    catalog = catalog_of(place)
+    assert seam < catalog.pruned_up_to < log.position()
+    behind = [row for row in exported_log(place) if seam < row.position <= catalog.pruned_up_to]
+    assert len(behind) < catalog.pruned_up_to - seam
     shutil.copytree(place.root, data_dir / "archive")
     return data_dir
 
@@ -193,3 +208,63 @@ def test_a_log_from_a_backup_is_restored_with_contents_that_were_erased_from_its
     with closing(open_log(f"sqlite:{target / 'log.db'}")) as again:
         assert_whole(again, f"sqlite:{target / 'log.db'}")
         assert states_of(again, streams) == states
+
+
+@pytest.mark.parametrize("age_s", [1_500, NONE_LEFT_S], ids=["some had left", "none had left"])
+def test_rows_of_a_log_from_a_backup_leave_again_if_its_archive_was_pruned_beyond_its_seam(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path, age_s: float
+) -> None:
+    backup = _outdated(settings, log, place, tmp_path / "backup", age_s=age_s)
+    streams = streams_of(log)
+    wanted = (states_of(log, streams), nonces_of(log))
+    pruned_up_to = catalog_of(place).pruned_up_to
+    archive = Archive(pause_s=0, rows_age_s_min=0, rows_per_step_max=30)
+    settings = settings.model_copy(update={"data_dir": backup, "archive": archive})
+    with closing(open_log(settings.log_dsn)) as again:
+        seam = seam_position(again)
+
+        def end_midway() -> None:
+            if seam < seam_position(again) < pruned_up_to:
+                raise Interrupted
+
+        with pytest.raises(Interrupted):
+            archive_once(settings, is_checked=True, after_step=end_midway)
+        assert _checked(backup, run) == (Exit.OK, [], [])
+        archived = archive_once(settings, is_checked=True)
+        assert archived is not None
+        assert archived.seam == again.position() == log.position()
+        assert (states_of(again, streams), nonces_of(again)) == wanted
+        assert_whole(again, settings.log_dsn)
+        assert _checked(backup, run) == (Exit.OK, [], [])
+        code, said, target = _restored(backup, run)
+        assert code == Exit.OK, said
+        with closing(open_log(f"sqlite:{target / 'log.db'}")) as restored:
+            assert (states_of(restored, streams), nonces_of(restored)) == wanted
+        with exporter_of(settings, again, open_place(settings.archive_place)) as export:
+            assert export.prune(LATER_MS, plan) > 0
+    assert _checked(backup, run) == (Exit.OK, [], [])
+
+
+def test_no_rows_leave_a_log_that_went_another_way_before_the_end_of_what_was_pruned(
+    settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    leave_older(settings, history, age_s=700)
+    backup = _backed_up(settings, tmp_path / "backup")
+    end = log.position()
+    history.play(random_script(5, 400))
+    leave_older(settings, history, age_s=0)
+    with exporter_of(settings, log, place) as export:
+        assert export.prune(LATER_MS, plan) > 0
+    pruned_up_to = catalog_of(place).pruned_up_to
+    assert end < pruned_up_to
+    with closing(open_log(f"sqlite:{backup / 'log.db'}")) as other:
+        seam = seam_position(other)
+        for number in range(2):
+            with pytest.raises(RowsStay, match="newest seals differ"):
+                leave_for(other, place, section_rows=1)
+            assert seam_position(other) == seam
+            crowd = Crowd.of(number, 1)
+            went = History(other, crowd=crowd, start_ms=history.now_ms, after=other.position())
+            went.play(random_script(6, 600))
+        assert other.position() > pruned_up_to
