@@ -39,6 +39,7 @@ from actors.host.pages import PageReader
 from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
+from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import DueSnapshot, EventLog
 from eventstore.log.streams import identity_stream
@@ -80,6 +81,7 @@ class Host:
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits, self._is_known)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
+        self._unknown = UnknownOutcomes(log, self._ownership)
         self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
@@ -228,13 +230,12 @@ class Host:
         return due
 
     def due_pushes(self) -> list[tuple[str, Push]]:
-        """Between batches: the pushes that announce leases whose time is over."""
-        self._registry.expire(self.now_ms())
-        return [
-            push
-            for did in self._registry.offered_again()
-            for push in self._registry.pushes(did, EnvelopesWaiting())
-        ]
+        """Between batches: pushes for leases that are over, and of stored appends that failed."""
+        now_ms = self.now_ms()
+        self._registry.expire(now_ms)
+        due = self._unknown.stored(now_ms)
+        due += [(did, EnvelopesWaiting()) for did in self._registry.offered_again()]
+        return [push for did, notice in due for push in self._registry.pushes(did, notice)]
 
     def _measure(self, now_ms: int) -> None:
         measured_ms, commits, commands = self._measured
@@ -477,7 +478,7 @@ class Host:
             held, is_empty = transaction.partitions, transaction.is_empty
             partitions.log_losses(self._log, held, are_confirmed=is_empty)
             newest = {p: partitions.newest_seal(self._log, p.name) for p in held}
-            stored = not is_empty and any(partitions.is_sealed(self._log, p) for p in held)
+            stored = not is_empty and any(partitions.is_sealed(self._log, p.place) for p in held)
         except LogError:
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
@@ -493,6 +494,7 @@ class Host:
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
         self._registry.undo(transaction.leased, transaction.touched)
+        self._unknown.note(transaction, self.sessions.edges_of)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

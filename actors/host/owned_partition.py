@@ -225,10 +225,10 @@ def is_newest(log: LogReader, partition: OwnedPartition) -> bool:
     return [sealed.digest for _, sealed in found] == [partition.digest]
 
 
-def is_sealed(log: LogReader, partition: OwnedPartition) -> bool:
-    """Is the newest seal that this owner has made in the log?"""
-    found = _seals_from(log, partition.stream, partition.version, limit=1)
-    return [sealed.digest for _, sealed in found] == [partition.digest]
+def is_sealed(log: LogReader, place: SealPlace) -> bool:
+    """Is a seal that an owner has made in the log, at its place?"""
+    found = _seals_from(log, place.stream, place.version, limit=1)
+    return [sealed.digest for _, sealed in found] == [place.digest]
 
 
 def _seals_from(

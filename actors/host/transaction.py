@@ -104,6 +104,7 @@ class Transaction:
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
         self.removed: list[tuple[str, MessagesRemoved]] = []
+        self.notices: list[tuple[str, Notice]] = []
         self.unproven: list[bytes] = []
         """Nonces that it claimed and that are kept in memory alone."""
         self.log_failed = False
@@ -170,6 +171,8 @@ class Transaction:
         units = page_cost(0, 0, decision.looked_at)
         if isinstance(reply, Refs):
             units = page_cost(len(reply.versions), reply.size_bytes, decision.looked_at)
+        if decision.notice is not None:
+            self.notices.append((cached.did, decision.notice))
         return Outcome(reply, cached, decision.notice, decision.leasing, is_beside, units)
 
     def claim_nonce(

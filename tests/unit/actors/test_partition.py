@@ -68,7 +68,7 @@ def test_of_two_owners_one_can_append(log: EventLog) -> None:
     write(log, two, (KEY, NOW_MS))
     with pytest.raises(AppendConflict):
         write(log, one)
-    assert [partitions.is_sealed(log, each) for each in (one, two)] == [False, True]
+    assert [partitions.is_sealed(log, each.place) for each in (one, two)] == [False, True]
 
 
 def test_seals_are_no_older_than_those_before_them_whatever_the_clock_says(log: EventLog) -> None:

@@ -1,0 +1,151 @@
+"""Notices of what was stored although its append failed reach the sockets all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from typing_extensions import override
+
+from actors.core.commands import (
+    Command,
+    EraseIdentity,
+    OpenSession,
+    Page,
+    QueryMessages,
+    QueueMessage,
+    SaveContract,
+)
+from actors.core.erasure import OPERATOR
+from actors.core.refusals import Refusal
+from actors.core.replies import (
+    ContractsUpdated,
+    EnvelopesWaiting,
+    IdentityGone,
+    MessageArrived,
+    MessagesPage,
+    Push,
+    Refused,
+)
+from actors.host.host import Host
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
+from tests.log.faulty_log import FailNext, FaultyLog, Plan, StoredButFailed
+from tests.unit.actors.given import (
+    EDGE,
+    HandClock,
+    contract,
+    host,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
+
+ME, FRIEND = "did:x:me", "did:x:friend"
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+QUERY = QueryMessages(Page(0, 100))
+LATER_MS = 5_000
+COMMANDS: list[tuple[Command, type[object]]] = [
+    (QueueMessage(FRIEND, b"hi"), MessageArrived),
+    (SaveContract(contract(ME, FRIEND)), ContractsUpdated),
+    (EraseIdentity(OPERATOR, 64), IdentityGone),
+]
+
+
+class _Log(FaultyLog):
+    """A log that can be away for readers, too."""
+
+    reads = 0
+    is_away = False
+
+    @override
+    def read_stream(self, stream: UUID, **page: Any) -> Any:
+        self.reads += 1
+        if self.is_away:
+            raise LogUnavailable("away")
+        return super().read_stream(stream, **page)
+
+
+@pytest.fixture
+def faulty(log: EventLog) -> _Log:
+    return _Log(log)
+
+
+def listening(log: EventLog, clock: HandClock) -> Host:
+    """A host at which I have a socket, and a friend who may write to me."""
+    owner = host(log, clock=clock)
+    run(
+        owner,
+        submission(ME, registration(ME)),
+        submission(FRIEND, registration(FRIEND)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+        unclaimed(ME, OpenSession(EDGE)),
+    )
+    return owner
+
+
+def notices(owner: Host) -> list[object]:
+    """What is pushed to me between two transactions, but for wake-ups."""
+    pushes = owner.due_pushes()
+    assert {(edge, push.did) for edge, push in pushes} <= {(EDGE, ME)}
+    kinds = [type(push.notice) for _, push in pushes]
+    return [kind for kind in kinds if kind is not EnvelopesWaiting]
+
+
+def fails(owner: Host, log: FaultyLog, plan: Plan, command: Command) -> None:
+    """Run a command whose append goes wrong."""
+    log.plan(plan)
+    one = unclaimed(ME, command)
+    assert owner.execute([("edge-1", one)]) == ([UNAVAILABLE], [])
+
+
+@pytest.mark.parametrize(("command", "notice"), COMMANDS)
+def test_a_notice_of_what_was_stored_though_its_append_failed_is_pushed_once_the_log_has_it(
+    faulty: _Log, clock: HandClock, command: Command, notice: type[object]
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, StoredButFailed(), command)
+    clock.now_ms += LATER_MS
+    assert notices(owner) == [notice]
+    clock.now_ms += LATER_MS
+    assert notices(owner) == []
+
+
+@pytest.mark.parametrize(("command", "notice"), COMMANDS)
+def test_nothing_is_pushed_of_what_was_not_stored(
+    faulty: _Log, clock: HandClock, command: Command, notice: type[object]
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, FailNext(), command)
+    for _ in range(2):
+        clock.now_ms += LATER_MS
+        assert notices(owner) == [], f"{notice} of what may still come"
+        assert run(owner, submission(ME, QUERY)) == [MessagesPage([], 0)]
+
+
+def test_the_next_command_shows_at_once_whether_a_message_was_stored(
+    faulty: _Log, clock: HandClock
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, StoredButFailed(), QueueMessage(FRIEND, b"hi"))
+    assert notices(owner) == [], "the log is not read as long as it may be away"
+    (page,) = run(owner, submission(ME, QUERY))
+    assert isinstance(page, MessagesPage)
+    pushes = [push for _, push in owner.due_pushes()]
+    assert pushes == [Push(ME, MessageArrived(*page.messages))]
+
+
+def test_a_log_that_is_away_is_read_again_only_after_a_while(
+    faulty: _Log, clock: HandClock
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, StoredButFailed(), QueueMessage(FRIEND, b"hi"))
+    run(owner, submission(ME, QUERY))
+    faulty.is_away, faulty.reads = True, 0
+    assert [notices(owner) for _ in range(3)] == [[], [], []]
+    assert faulty.reads == 1
+    faulty.is_away = False
+    clock.now_ms += LATER_MS
+    assert notices(owner) == [MessageArrived]
