@@ -21,7 +21,7 @@ from actors.core.decision import Accepted, DecisionContext
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import removal
-from actors.core.replies import AgentNoted, Expired
+from actors.core.replies import AgentNoted, EnvelopesWaiting, Expired
 from eventstore.log.events import AccountExpired, AgentSeen, Event
 from eventstore.log.signs_of_life import idle_since_ms
 
@@ -72,7 +72,8 @@ def end(state: Identity, context: DecisionContext) -> Accepted:
     """End the account of an idle agent."""
     over = AccountExpired(at_ms=context.now_ms, command=context.command, reason=IDLE)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
-    return Accepted(Expired(0, 0, 0, agents=1, keys=keys), [over])
+    # A wake-up, as with every end of an account: what waits for messages asks, and is refused.
+    return Accepted(Expired(0, 0, 0, agents=1, keys=keys), [over], EnvelopesWaiting())
 
 
 def has_left_envelopes(state: Identity) -> bool:

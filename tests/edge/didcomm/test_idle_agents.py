@@ -9,6 +9,7 @@ import pytest
 
 from actors.core.idle_agents import seen_every_s
 from actors.core.partitioning import host_name
+from http_edge.clients.didcomm import ConnectionLost, Socket
 from http_edge.clients.didcomm.errors import ProblemReported
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
@@ -135,6 +136,21 @@ async def test_a_message_on_a_socket_keeps_an_agent_and_the_open_socket_does_not
         assert ended(mediator) == 0
         await pass_days(mediator, EVERY_DAYS + 0.2)
         assert ended(mediator) == 1
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_a_socket_on_which_an_agent_waits_ends_with_its_account(
+    mediator: Mediator, network: WalletNetwork, *, is_live: bool
+) -> None:
+    wallet = await connected(network)
+    async with wallet.live() if is_live else wallet.implicit_socket() as socket:
+        if isinstance(socket, Socket):
+            await wallet.over(socket).ping()  # so the mediator waits for messages
+        await pass_days(mediator, AGE_DAYS + EVERY_DAYS + 0.1)
+        assert ended(mediator) == 1
+        with pytest.raises(ConnectionLost) as lost:
+            await (socket.receive if isinstance(socket, Socket) else socket.next)(WAIT_S)
+    assert lost.value.close_code == 4403
 
 
 async def test_a_wallet_that_was_refused_while_the_clock_was_ahead_is_seen_once_it_is_right(
