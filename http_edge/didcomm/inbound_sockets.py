@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from actors.core.commands import ReleaseLeases
+from actors.core.commands import ReleaseLeases, StartLive
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
+from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
 from actors.host.clock import NewId
 from actors.host.tasks import Tasks
-from http_edge.didcomm.delivery.pump import Pump
+from http_edge.didcomm.delivery.pump import LiveDelivery, Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.envelopes.versions import Envelopes
@@ -74,6 +74,7 @@ class _Peer:
         self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
+        self.delivery: LiveDelivery | None = None
         self.speaker = ""
         """The DID that spoke last for the agent on this socket."""
         self._wake = Wake()
@@ -288,8 +289,7 @@ class InboundSocket(InboundTransport):
         if outcome.live is not None:
             self._follow_live(peer, request.sender, outcome.live)
         elif peer.is_live_for_prior and not outcome.refused:
-            # Live mode ended with the prior DID: without a word its successor would wait for it.
-            peer.close_after(Refusal.NOT_SPEAKING)
+            await self._stay_live(peer, request)
         elif (
             outcome.implicit
             and request.peer.open_route
@@ -300,6 +300,22 @@ class InboundSocket(InboundTransport):
         ):
             peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
 
+    async def _stay_live(self, peer: _Peer, request: Request) -> None:
+        """Go on with the live mode, which ended with the prior DID, for its successor here.
+
+        If that fails, close the socket: without a word its successor would wait for ever.
+        """
+        start = StartLive(self._dependencies.hub.edge, self.session)
+        state = await request.ask_account(start, QueueState)
+        since = peer.live_since
+        if since is None or not peer.is_live_for_prior:
+            return  # changed meanwhile: a long poll waits beside later messages
+        if isinstance(state, QueueState):
+            # From where it began, so that nothing queued since the rotation is skipped.
+            self._follow_live(peer, request.sender, LiveModeChange(peer.delivery, since))
+        else:
+            peer.close_after(Refusal.NOT_SPEAKING)
+
     def _follow_live(self, peer: _Peer, agent: AgentAccount, live: LiveModeChange) -> None:
         delivery = live.delivery
         if delivery is None:
@@ -309,6 +325,7 @@ class InboundSocket(InboundTransport):
         # A repeated request continues from the first version, so that no message is skipped.
         since = peer.live_since if peer.is_pumping else None
         peer.live_since = since = live.version if since is None else since
+        peer.delivery = delivery
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
 
     async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:

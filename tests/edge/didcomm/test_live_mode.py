@@ -8,17 +8,13 @@ from typing import Any
 
 import orjson
 import pytest
-from aiohttp import WSMsgType
 
 from actors.core.commands import QueueEnvelopes
 from actors.core.replies import EnvelopeQueued
 from actors.host.port import HostUnavailable
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
-from http_edge.clients.didcomm.pickup import delivered
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.identities import Identities
-from tests.edge.didcomm.newer_wallets import Sender, connected
-from tests.edge.didcomm.test_rotated_accounts import moved, packed, successor
 from tests.edge.didcomm.wallet_network import (
     SUBSCRIBERS,
     Bob,
@@ -393,55 +389,6 @@ async def test_a_burst_of_500_arrives_whole_and_each_once(network: WalletNetwork
         assert sorted(seen) == texts
         assert (await live.status()).message_count == 0
         await silent(live)
-
-
-@pytest.mark.parametrize("is_rotated", [True, False])
-async def test_a_live_mode_of_a_did_ends_with_its_socket_once_that_is_given_up(
-    network: WalletNetwork, *, is_rotated: bool
-) -> None:
-    wallet = await connected(network)
-    async with wallet.live() as live:
-        await (wallet.rotate(KeyPair.new()) if is_rotated else wallet.end())
-        with pytest.raises(ConnectionLost) as lost:
-            await live.next(WAIT_S)
-    assert lost.value.close_code == 4403
-
-
-async def test_a_did_that_is_rotated_on_its_socket_may_go_live_there_again(
-    network: WalletNetwork,
-) -> None:
-    old, sender = await connected(network), Sender(network)
-    recipient, new = await old.new_recipient(), successor(network, old)
-    kind, on = "messagepickup/3.0/live-delivery-change", {"live_delivery": True}
-    async with network.socket() as socket:
-        await socket.raw.send_bytes(packed(old, kind, on))
-        await socket.data()
-        await socket.raw.send_bytes(packed(new, kind, on, from_prior=moved(old, new)))
-        status = new.connection.open(await socket.data())
-        assert isinstance(status, dict)
-        assert status["live_delivery"] is True
-        await sender.write(recipient, "one")
-        pushed = new.connection.open(await socket.data())
-        assert isinstance(pushed, dict)
-        assert len(delivered(pushed)) == 1
-
-
-@pytest.mark.parametrize("kind", ["messagepickup/3.0/status-request", "trust-ping/2.0/ping"])
-async def test_a_live_socket_ends_if_its_did_is_rotated_there_and_does_not_go_live_again(
-    network: WalletNetwork, kind: str
-) -> None:
-    old = await connected(network)
-    new = successor(network, old)
-    async with network.socket() as socket:
-        live = packed(old, "messagepickup/3.0/live-delivery-change", {"live_delivery": True})
-        await socket.raw.send_bytes(live)
-        await socket.data()
-        await socket.raw.send_bytes(packed(new, kind, from_prior=moved(old, new)))
-        answer = new.connection.open(await socket.data())
-        assert isinstance(answer, dict)
-        assert "problem-report" not in str(answer["@type"])
-        end = await socket.raw.receive(WAIT_S)
-        assert (end.type, end.data, end.extra) == (WSMsgType.CLOSE, 4403, "did-rotated")
 
 
 async def test_a_live_mode_that_begins_after_its_answer_was_given_up_holds_no_messages(
