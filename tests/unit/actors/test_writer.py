@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -192,10 +191,8 @@ def test_the_end_of_a_lease_is_pushed_without_a_command(log: EventLog) -> None:
 
 
 def test_a_defect_is_answered_unknown_and_the_thread_goes_on(
-    log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # import-linter, run in the same process, switches off the loggers that it finds.
-    monkeypatch.setattr(logging.getLogger("actors.host.writer"), "disabled", False)
     broken = _Broken(log)
     owner = host(broken)
     running = Running(owner, broken)
@@ -225,9 +222,8 @@ class _Broken(FaultyLog):
 
 
 def test_a_defect_in_a_save_is_logged_and_later_snapshots_are_saved(
-    log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("actors.host.writer"), "disabled", False)
     owner = host(log, limits=HostLimits(snapshot_after_events=1))
     running = Running(owner, _BrokenAtFirstSave(log))
     running.writer.start()
