@@ -18,12 +18,13 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from actors.host.clock import system_clock
 from http_edge.server import archive_status, export_status
 from http_edge.settings.settings import Settings
-from http_edge.telemetry.logs import configure
+from http_edge.telemetry.logs import LogPipe
 
 _LOG = logging.getLogger(__name__)
 _STOP_S_MAX: Final = 5.0
@@ -117,14 +118,20 @@ def begin_child(process: str, *, niceness: int) -> tuple[Settings, int | None, t
     set when the parent tells this process to end.
     """
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
-    configure(settings.log_level, process=process)
     os.nice(niceness)
+    LogPipe(settings.log_level, process)  # which Python closes at the end, as it does all handlers
+    # Python's own lines about a failure would wait for a stderr that is not read.
+    sys.excepthook = partial(_log_failure, process)
     stopping = threading.Event()
     # Ctrl-C reaches the whole group of processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
     (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
     return settings, database, stopping
+
+
+def _log_failure(process: str, _type: object, error: BaseException, _trace: object) -> None:
+    _LOG.critical("the %s process failed", process, exc_info=error)
 
 
 def _until_end(pipe: int, stopping: threading.Event) -> None:

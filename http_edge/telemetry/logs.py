@@ -14,7 +14,8 @@ structlog's processors turn each record into a line. They enforce what may be wr
 
 Ray sends the output of its workers to files of its own. So the main process opens a pipe
 (``LogPipe``), it and every actor write their lines there, and a thread copies them to stderr. If
-stderr is not read, as when its terminal is stopped, only that thread waits.
+stderr is not read, as when its terminal is stopped, only that thread waits. A child process has
+such a pipe of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _PROCESS_CHARS: Final = 7
 _SCANNED_CHARS_MAX: Final = 4_096
 _HASH_BYTES: Final = 8
 _LAST_LINES_S_MAX: Final = 1.0
-"""How long the end of the main process waits for the reader of stderr."""
+"""How long the end of a process waits for the reader of stderr."""
 _DID: Final = re.compile(
     r"did(:|%3A)([a-z0-9]+)\1[A-Za-z0-9._:%=+/-]*[A-Za-z0-9_=-]", re.IGNORECASE
 )
@@ -227,12 +228,12 @@ class PipeLines(logging.Handler):
 
 
 class LogPipe(PipeLines):
-    """A pipe for the lines of all processes on this machine; the main process reads it."""
+    """A pipe for the lines of this process, and of its actors; a thread copies them to stderr."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, process: str = "main") -> None:
         """Open the pipe, and send the lines of this process from ``level`` up there.
 
-        All lines are copied to stderr; lines without room are lost.
+        ``process`` names it in every line. Lines without room are lost.
         """
         self._reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -242,7 +243,7 @@ class LogPipe(PipeLines):
         """What an actor calls first, with its name, to send its lines here."""
         self._copying = threading.Thread(target=self._copy, name="log-pipe", daemon=True)
         self._copying.start()
-        configure(level, pipe=self, style=style)
+        configure(level, pipe=self, process=process, style=style)
 
     @override
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Child processes: one that cannot be started is tried again, and one that stays is killed."""
+"""Child processes: one that cannot be started is tried again, and one that stays is killed.
+
+Nothing that a child says waits for the reader of stderr.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import errno
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +21,7 @@ import pytest
 from http_edge.server import archive_status, child_process, export_status
 from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.settings.settings import Archive, Export, Settings
+from tests.full_pipe import fill
 
 WAIT_S = 10
 
@@ -107,3 +112,24 @@ async def test_a_child_ends_with_its_stdin_and_one_that_does_not_is_killed(
     async with asyncio.timeout(2 * WAIT_S):
         await keep(settings, stopping, None)
     assert [child.returncode for child in children] == [code]
+
+
+@pytest.mark.parametrize(
+    ("says", "code"),
+    [('import logging; logging.getLogger("poste.test").info("done")', 0), ("1 / 0", 1)],
+    ids=["line", "failure"],
+)
+def test_a_child_whose_stderr_is_not_read_goes_on_to_its_end(says: str, code: int) -> None:
+    begin = "from http_edge.server.child_process import begin_child; begin_child('x', niceness=0)"
+    reading, writing = os.pipe()
+    fill(writing)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{begin}; {says}"],
+        input=Settings().model_dump_json().encode() + b"\n",
+        stderr=writing,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    os.close(reading)
+    assert ended.returncode == code
