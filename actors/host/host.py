@@ -158,10 +158,11 @@ class Host:
         Raises:
             msgspec.DecodeError: ``handover`` is not a handover.
         """
-        given, is_late = Handover(handover), self._expected.pop(did, 0) <= self.now_ms()
+        given, now_ms = Handover(handover), self.now_ms()
+        is_late = self._expected.pop(did, 0) <= now_ms
         if is_late or shard not in self._ownership.holdings:
             return False
-        self._registry.take_over(did, shard, given, self.now_ms())
+        self._registry.take_over(did, shard, given, now_ms)
         return True
 
     def execute(

@@ -276,7 +276,10 @@ def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners
     assert edge == EDGE
 
 
-def test_sessions_that_come_too_late_are_not_taken_for_whole(owners: Owners) -> None:
+@pytest.mark.parametrize("set_back_ms", [0, 20_000])
+def test_sessions_that_come_too_late_are_not_taken_for_whole(
+    owners: Owners, set_back_ms: int
+) -> None:
     """Their edges close them then: what came meanwhile was pushed to none of them."""
     owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     own = dedicated(owners)
@@ -286,6 +289,7 @@ def test_sessions_that_come_too_late_are_not_taken_for_whole(owners: Owners) -> 
     served = owners.shard.execute([(EDGE, owners.submission(ALICE, message("one")))])
     assert isinstance(served[0][0], MessageAccepted)
     assert served[1] == []
+    owners.now_ms -= set_back_ms
     assert not owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
     assert len(owners.shard.sessions) == 0
 
