@@ -22,7 +22,6 @@ from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
-from actors.core.placement_table import handed_out_id
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
@@ -36,18 +35,17 @@ from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
 from actors.host.pages import PageReader
-from actors.host.session_registry import Handover, SessionRegistry
-from actors.host.state_cache import StateCache, read_identity
+from actors.host.partition_moves import PartitionMoves
+from actors.host.session_registry import SessionRegistry
+from actors.host.state_cache import StateCache
 from actors.host.transaction import Outcome, Transaction, request_ids
 from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import DueSnapshot, EventLog
-from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
-_EXPECTED_MS = 5_000
 
 
 class Host:
@@ -85,12 +83,18 @@ class Host:
         self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
-        self._expected: dict[str, int] = {}
         self._swept_ms = 0
         self._looked_ms = clock()
         self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[DueSnapshot] = []
         self.outage = LogOutage(clock)
+        self.moves = PartitionMoves(
+            log, self.now_ms, new_id,
+            ownership=self._ownership,
+            cache=self.cache,
+            registry=self._registry,
+            outage=self.outage,
+        )  # fmt: skip
         self.stats = HostStats(name)
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
@@ -104,66 +108,6 @@ class Host:
                 command that needs them.
         """
         self._ownership.assign(names)
-
-    def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
-        """Own these partitions, whichever host owned them; return the ids of their sessions.
-
-        Sessions and leases come from the handover; without one there are none.
-
-        Raises:
-            LogError: the log cannot be read or written; none of them is owned.
-            msgspec.DecodeError: ``handover`` is not a handover.
-        """
-        given = Handover(handover)
-        self._registry.lose(names)
-        for name in names:
-            self.cache.drop_partition(name)
-        ids = self._ownership.adopt(names, given.ids())
-        self.outage.worked(has_stored=True)
-        for name in names:
-            self._registry.take_over(name, name, given, self.now_ms())
-        return ids
-
-    def release(self, names: Sequence[str]) -> bytes:
-        """Give up these partitions; return the handover for their next owner."""
-        ids = self._ownership.release(names)
-        for name in names:
-            self.cache.drop_partition(name)
-        return self._registry.hand_over(ids)
-
-    def hand_out(self, did: str, shard: str) -> bytes:
-        """Hand out the sessions and leases of an identity; return empty if it is not dedicated.
-
-        Raises:
-            LogError: it is not known whether the identity is dedicated.
-        """
-        id_ = self._ownership.holdings.get(shard)
-        if not id_:
-            return b""
-        state = self.cache.peek(did) or read_identity(self._log, identity_stream(did))[0]
-        if not state.dedicated_by:
-            return b""
-        return self._registry.hand_out(did, handed_out_id(id_, self._new_id()))
-
-    def expect(self, did: str) -> None:
-        """Refuse to serve an identity that returns to its shard until ``take_in``, for a while.
-
-        Before that, its notices would be pushed to no edge.
-        """
-        self._expected[did] = self.now_ms() + _EXPECTED_MS
-
-    def take_in(self, did: str, shard: str, handover: bytes) -> bool:
-        """Continue the sessions of an identity that returns to this shard; False if too late.
-
-        Raises:
-            msgspec.DecodeError: ``handover`` is not a handover.
-        """
-        given, now_ms = Handover(handover), self.now_ms()
-        is_late = self._expected.pop(did, 0) <= now_ms
-        if is_late or shard not in self._ownership.holdings:
-            return False
-        self._registry.take_over(did, shard, given, now_ms)
-        return True
 
     def execute(
         self, items: Sequence[tuple[str, Submission]]
@@ -224,8 +168,7 @@ class Host:
         self._measure(now_ms)
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
-            self._registry.sweep()
-            self._expected = {d: until for d, until in self._expected.items() if until > now_ms}
+            self._registry.sweep(now_ms)
             for partition in self._ownership.owned.values():
                 partition.nonces.sweep(now_ms, self._limits.timestamp_window_ms)
         return due
@@ -282,9 +225,8 @@ class Host:
         now_ms = self._clock()
         back_ms = self._looked_ms - now_ms
         if back_ms > 0:
-            self._registry.leases.set_back(back_ms)
+            self._registry.set_back(back_ms)
             self.cache.set_back(back_ms)
-            self._expected = {did: until - back_ms for did, until in self._expected.items()}
             self._swept_ms -= back_ms
             self._measured = (self._measured[0] - back_ms, *self._measured[1:])
         self._looked_ms = now_ms
@@ -395,7 +337,7 @@ class Host:
             return False
         state = self.cache.get(did, owned.name, transaction.now_ms).state
         is_here = bool(state.dedicated_by) == (owned.name == did)
-        if is_here and self._expected.get(did, 0) <= transaction.now_ms:
+        if is_here and not self._registry.is_expected(did, transaction.now_ms):
             return False
         transaction.misplaced.add(did)
         return True

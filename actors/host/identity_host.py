@@ -229,9 +229,9 @@ class IdentityHost:
             case ListDedicated():
                 return self._log.dedicated()
             case ReleasePartitions(names):
-                return self._on_writer(lambda: self._host.release(names))
+                return self._on_writer(lambda: self._host.moves.release(names))
             case AdoptPartitions(names, handover):
-                return self._on_writer(lambda: self._host.adopt(names, handover))
+                return self._on_writer(lambda: self._host.moves.adopt(names, handover))
             case SetDraining(draining):
                 self._draining = draining
                 return None
@@ -240,11 +240,11 @@ class IdentityHost:
                     "only the process that runs this host can start and end hosts"
                 )
             case HandOut(did, shard):
-                return self._on_writer(lambda: self._host.hand_out(did, shard))
+                return self._on_writer(lambda: self._host.moves.hand_out(did, shard))
             case Expect(did):
-                return self._on_writer(lambda: self._host.expect(did))
+                return self._on_writer(lambda: self._host.moves.expect(did))
             case TakeIn(did, shard, handover):
-                return self._on_writer(lambda: self._host.take_in(did, shard, handover))
+                return self._on_writer(lambda: self._host.moves.take_in(did, shard, handover))
             case _:
                 assert_never(question)
 

@@ -85,13 +85,17 @@ class Handover:
 
 
 class SessionRegistry:
-    """The sessions and leases of a host's identities, and the partition of each identity."""
+    """The sessions and leases of a host's identities, and the partition of each identity.
+
+    Also which identities are expected: those whose sessions are on their way from another host.
+    """
 
     def __init__(self) -> None:
         self.sessions = Sessions()
         self.leases = Leases()
         self._partitions: dict[str, str] = {}
         self._offered_again: set[str] = set()
+        self._expected: dict[str, int] = {}
 
     def lease(self, submission: Submission, leasing: Leasing) -> None:
         """Lease messages at once: the next command of the batch must not hand them out too."""
@@ -203,8 +207,29 @@ class SessionRegistry:
         offered, self._offered_again = self._offered_again, set()
         return offered
 
-    def sweep(self) -> None:
-        """Forget the partition of each identity without sessions and leases."""
+    def expect(self, did: str, until_ms: int) -> None:
+        """Expect the sessions of an identity until then, in Unix milliseconds."""
+        self._expected[did] = until_ms
+
+    def is_expected(self, did: str, now_ms: int) -> bool:
+        """Are the sessions of an identity still to come?"""
+        return self._expected.get(did, 0) > now_ms
+
+    def expect_no_longer(self, did: str, now_ms: int) -> bool:
+        """End ``expect``; return whether the sessions were still to come."""
+        return self._expected.pop(did, 0) > now_ms
+
+    def set_back(self, back_ms: int) -> None:
+        """Have all that ends last as long as before after the clock was set back by ``back_ms``."""
+        self.leases.set_back(back_ms)
+        self._expected = {did: until - back_ms for did, until in self._expected.items()}
+
+    def sweep(self, now_ms: int) -> None:
+        """Forget the partition of each identity without sessions and leases.
+
+        Also forget which identities were expected until ``now_ms`` at most.
+        """
+        self._expected = {did: until for did, until in self._expected.items() if until > now_ms}
         self._partitions = {
             did: partition
             for did, partition in self._partitions.items()

@@ -172,7 +172,7 @@ class _Side:
                 new_id=_SOURCES.new_nonce,
             )
             started_s = time.perf_counter()
-            host.adopt([shard_name(number) for number in range(SHARDS)], None)
+            host.moves.adopt([shard_name(number) for number in range(SHARDS)], None)
             return time.perf_counter() - started_s
 
     def memory(self) -> dict[str, float]:

@@ -384,7 +384,7 @@ class HostSystem(System):
     def hand_over(self) -> Host:
         """Let another host have everything that this one knows; the former owner."""
         former, self._host = self._host, self._new_host()
-        self._host.adopt(PARTITIONS, former.release(PARTITIONS))
+        self._host.moves.adopt(PARTITIONS, former.moves.release(PARTITIONS))
         return former
 
     def ask_former(

@@ -85,7 +85,7 @@ class Owners:
         self.hosts = [self._host(number) for number in range(HOSTS)]
         self.accepted: list[bytes] = []
         self.unknown: set[bytes] = set()
-        self.hosts[0].adopt([SHARD], None)
+        self.hosts[0].moves.adopt([SHARD], None)
         contract = Contract(ME, FRIEND, UNTIL_S, bytes(32), b"")
         registration: tuple[Command, ...] = (Register(contract), StoreContract(contract))
         for command in registration:
@@ -164,12 +164,12 @@ class Owners:
                 )
             case "own shard" | "own alone":
                 with contextlib.suppress(LogError):
-                    self.hosts[number].adopt([SHARD if what == "own shard" else ME], None)
+                    self.hosts[number].moves.adopt([SHARD if what == "own shard" else ME], None)
             case "hand on":
                 other = (number + 1) % HOSTS
                 with contextlib.suppress(LogError):
-                    handover = self.hosts[number].release([partition])
-                    self.hosts[other].adopt([partition], handover)
+                    handover = self.hosts[number].moves.release([partition])
+                    self.hosts[other].moves.adopt([partition], handover)
             case "start anew":
                 self.hosts[number] = self._host(number)
             case _:

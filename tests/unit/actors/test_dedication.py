@@ -59,7 +59,7 @@ class Owners:
         self.ids = iter(range(10_000))
         self.now_ms = NOW_MS
         self.shard = self.host("host")
-        self.shard.adopt([SHARD], None)
+        self.shard.moves.adopt([SHARD], None)
         for someone, other in ((ALICE, BOB), (BOB, ALICE)):
             assert self.reply_to(self.shard, someone, Register(contract(someone, "did:x:med"))) == (
                 Registered(2_000_000_000)
@@ -119,9 +119,9 @@ def dedicated(owners: Owners, name: str = "own") -> Host:
     """Alice on a host of her own."""
     reply = owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     assert reply == Dedication("operator", changed=True)
-    handover = owners.shard.hand_out(ALICE, SHARD)
+    handover = owners.shard.moves.hand_out(ALICE, SHARD)
     own = owners.host(name)
-    own.adopt([ALICE], handover or None)
+    own.moves.adopt([ALICE], handover or None)
     return own
 
 
@@ -140,7 +140,7 @@ def test_a_log_whose_identities_had_actors_of_their_own_is_served_by_shards_and_
     former.assign([ALICE])
     owners.reply_to(former, ALICE, message("one"), ALICE)
     placed = owners.host("host")
-    placed.adopt([SHARD], None)
+    placed.moves.adopt([SHARD], None)
     assert owners.waiting(placed, SHARD) == ["one"]
     assert isinstance(owners.reply_to(placed, ALICE, message("two")), MessageAccepted)
     owners.shard = placed
@@ -161,7 +161,7 @@ def test_what_an_operator_ordered_load_does_not_undo(owners: Owners) -> None:
         "load", changed=True
     )
     own = owners.host("own")
-    own.adopt([ALICE], None)
+    own.moves.adopt([ALICE], None)
     for command, reply in (
         (DedicateIdentity(LOAD), Dedication("load", changed=False)),
         (DedicateIdentity(OPERATOR), Dedication("operator", changed=True)),
@@ -210,7 +210,7 @@ def test_in_one_transaction_what_follows_the_change_is_for_the_next_owner(owners
     assert isinstance(first, MessageAccepted)
     assert (second, third) == (Dedication("operator", changed=True), NOT_OWNER)
     own = owners.host("own")
-    own.adopt([ALICE], None)
+    own.moves.adopt([ALICE], None)
     assert owners.waiting(own, ALICE) == ["one"]
     request = [message("two"), ReleaseIdentity(OPERATOR), message("three")]
     batch = [(EDGE, owners.submission(ALICE, command, ALICE)) for command in request]
@@ -224,7 +224,7 @@ def test_two_hosts_of_one_identity_fence_each_other(owners: Owners) -> None:
     zombie = dedicated(owners)
     owners.reply_to(zombie, ALICE, message("one"), ALICE)
     own = owners.host("other")
-    own.adopt([ALICE], None)
+    own.moves.adopt([ALICE], None)
     assert owners.reply_to(zombie, ALICE, message("lost"), ALICE) == NOT_OWNER
     assert owners.reply_to(zombie, ALICE, QueryMessages(Page(0, 9)), ALICE) == NOT_OWNER
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
@@ -237,7 +237,7 @@ def test_a_former_host_that_wakes_after_a_release_answers_no_command(owners: Own
     own = dedicated(owners)
     owners.waiting(own, ALICE)
     other = owners.host("other")
-    other.adopt([ALICE], None)
+    other.moves.adopt([ALICE], None)
     owners.reply_to(other, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     owners.reply_to(owners.shard, ALICE, message("one"))
     # It has Alice in memory as she was.
@@ -253,24 +253,24 @@ def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
     assert of_own.startswith(of_shard + "/")
     _, pushes = own.execute([(EDGE, owners.submission(ALICE, message("one"), ALICE))])
     assert [(edge, type(push), push.did) for edge, push in pushes] == [(EDGE, Push, ALICE)]
-    owners.shard.expect(ALICE)
+    owners.shard.moves.expect(ALICE)
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
-    assert owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
+    assert owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
     assert (len(owners.shard.sessions), len(own.sessions)) == (2, 0)
     # They move on with the shard.
     next_host = owners.host("next")
-    next_host.adopt([SHARD], owners.shard.release([SHARD]))
+    next_host.moves.adopt([SHARD], owners.shard.moves.release([SHARD]))
     assert len(next_host.sessions) == 2
 
 
 def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners: Owners) -> None:
     owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     own = dedicated(owners)
-    owners.shard.expect(ALICE)
+    owners.shard.moves.expect(ALICE)
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     early = owners.submission(ALICE, message("one"))
     assert owners.shard.execute([(EDGE, early)]) == ([NOT_OWNER], [])
-    owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
+    owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
     (reply,), ((edge, _),) = owners.shard.execute([(EDGE, early)])
     assert isinstance(reply, MessageAccepted)
     assert edge == EDGE
@@ -283,19 +283,19 @@ def test_sessions_that_come_too_late_are_not_taken_for_whole(
     """Their edges close them then: what came meanwhile was pushed to none of them."""
     owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     own = dedicated(owners)
-    owners.shard.expect(ALICE)
+    owners.shard.moves.expect(ALICE)
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     owners.now_ms += 5_000
     served = owners.shard.execute([(EDGE, owners.submission(ALICE, message("one")))])
     assert isinstance(served[0][0], MessageAccepted)
     assert served[1] == []
     owners.now_ms -= set_back_ms
-    assert not owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
+    assert not owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
     assert len(owners.shard.sessions) == 0
 
 
 def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None:
-    owners.shard.expect(ALICE)
+    owners.shard.moves.expect(ALICE)
     assert owners.reply_to(owners.shard, ALICE, message("one")) == NOT_OWNER
     owners.now_ms += 5_000
     owners.shard.run_housekeeping()
@@ -305,7 +305,7 @@ def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None
 def test_who_is_expected_in_vain_waits_no_longer_after_the_clock_was_set_back(
     owners: Owners,
 ) -> None:
-    owners.shard.expect(ALICE)
+    owners.shard.moves.expect(ALICE)
     owners.now_ms -= 20_000
     assert owners.reply_to(owners.shard, ALICE, message("one")) == NOT_OWNER
     owners.now_ms += 5_000
@@ -319,8 +319,8 @@ def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     owners.now_ms += 10_000_000
     owners.shard.run_housekeeping()
     assert ALICE not in owners.shard.cache.dids()
-    assert owners.shard.hand_out(ALICE, SHARD) == b""
-    assert owners.shard.hand_out(ALICE, "shard-1") == b""
+    assert owners.shard.moves.hand_out(ALICE, SHARD) == b""
+    assert owners.shard.moves.hand_out(ALICE, "shard-1") == b""
     assert len(owners.shard.sessions) == 1
 
 
@@ -337,7 +337,7 @@ def test_what_a_dedicated_identity_had_in_its_shard_goes_with_it_whatever_was_re
     ]
     assert owners.shard.execute(late) == ([NOT_OWNER, NOT_OWNER], [])
     assert owners.shard.cache.peek(ALICE) is None, "it is outdated with her next event"
-    handover = Handover(owners.shard.hand_out(ALICE, SHARD) or None)
+    handover = Handover(owners.shard.moves.hand_out(ALICE, SHARD) or None)
     assert handover.holds_anything()
     assert len(owners.shard.sessions) == 0
 
@@ -347,9 +347,9 @@ def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_sha
 ) -> None:
     owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     own = owners.host("own")
-    own.adopt([ALICE], None)
+    own.moves.adopt([ALICE], None)
     assert own.holdings == {ALICE: "own-1"}
-    assert not owners.host("other").take_in(ALICE, SHARD, own.release([ALICE]))
+    assert not owners.host("other").moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
 
 
 def test_where_no_placer_is_an_identity_is_served_where_it_is_asked(owners: Owners) -> None:
@@ -362,7 +362,7 @@ def test_where_no_placer_is_an_identity_is_served_where_it_is_asked(owners: Owne
         clock=lambda: NOW_MS,
         new_id=lambda: "id",
     )
-    alone.adopt([SHARD], None)
+    alone.moves.adopt([SHARD], None)
     assert isinstance(owners.reply_to(alone, ALICE, message("one")), MessageAccepted)
 
 

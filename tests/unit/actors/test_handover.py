@@ -52,9 +52,9 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     take(former, delivery("phone"))
     run(former, unclaimed(ME, Listen("edge-1")))
     go_live(former, "edge-0", lease_ms=60_000, bytes_max=100)
-    handover = former.release([MINE])
+    handover = former.moves.release([MINE])
     new = host(log, name="new", shards=[], clock=clock)
-    new.adopt([MINE], handover)
+    new.moves.adopt([MINE], handover)
     assert take(new, delivery("laptop")) == [[]]
     ((edge, push),) = pushed(new, ENVELOPE)
     assert (edge, type(push.notice)) == ("edge-0", EnvelopeDelivered)
@@ -76,7 +76,7 @@ def test_sessions_that_come_with_a_shard_after_the_end_of_their_edge_end_with_th
     new = host(log, name="new", shards=[])
     server = HostServer(nothing, nothing, new.sessions.drop_edge)
     new.sessions.drop_edge("edge-0")  # before it has any
-    new.adopt([MINE], former.release([MINE]))
+    new.moves.adopt([MINE], former.moves.release([MINE]))
     for envelope in (b"1", b"2"):
         for edge, push in pushed(new, unclaimed(ME, QueueEnvelopes(KEY, [envelope]))):
             server.push(edge, [push])
@@ -96,7 +96,7 @@ def test_a_session_that_has_not_fetched_yet_takes_the_live_mode_of_the_next_owne
         assert take(former, delivery("laptop", live=True, after_version=1)) == [[waiting]]
     run(former, unclaimed(ME, StartLive("edge-0", "phone")))
     new = host(log, name="new", shards=[])
-    new.adopt([MINE], former.release([MINE]))
+    new.moves.adopt([MINE], former.moves.release([MINE]))
     assert take(new, delivery("phone", live=True, after_version=1)) == [[waiting]]
     ((edge, push),) = pushed(new, ENVELOPE)
     assert (edge, type(push.notice)) == ("edge-0", EnvelopeDelivered)
@@ -110,7 +110,7 @@ def test_a_session_without_a_lease_goes_with_its_shard_however_old_it_is(log: Ev
     clock.now_ms += 3_600_000
     former.run_housekeeping()
     new = host(log, name="new", shards=[], clock=clock)
-    new.adopt([MINE], former.release([MINE]))
+    new.moves.adopt([MINE], former.moves.release([MINE]))
     assert pushed(new, ENVELOPE) == [("edge-1", WAITING)]
 
 
@@ -123,7 +123,7 @@ def test_a_lease_from_a_host_whose_clock_is_ahead_ends_within_the_longest_lease(
     (waiting,) = queue(former, b"1")
     take(former, delivery("phone"))
     new = host(log, name="new", shards=[], clock=clock)
-    new.adopt([MINE], former.release([MINE]))
+    new.moves.adopt([MINE], former.moves.release([MINE]))
     assert take(new, delivery("laptop")) == [[]]
     clock.now_ms += LEASE_MS_MAX
     assert take(new, delivery("laptop"))[0][0] == waiting
@@ -141,7 +141,7 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     queue(former, b"1")
     take(former, delivery("phone"))
     run(former, unclaimed(ME, Listen("edge-0")))
-    former.release([MINE])
+    former.moves.release([MINE])
     assert former.snapshot_stats().leases == 0
     assert len(former.sessions) == 0
     assert former.cache.dids() == []
@@ -152,12 +152,12 @@ def test_who_gets_a_shard_back_without_knowing_that_it_was_gone_reads_it_again(
     log: EventLog,
 ) -> None:
     first, second = host(log, name="first", shards=[]), host(log, name="second", shards=[])
-    first.adopt([MINE], None)
+    first.moves.adopt([MINE], None)
     queue(first, b"1")
-    second.adopt([MINE], None)
+    second.moves.adopt([MINE], None)
     taken = take(second, delivery("phone"))
     run(second, unclaimed(ME, RemoveMessages(taken[0], "delivered")))
-    first.adopt([MINE], None)
+    first.moves.adopt([MINE], None)
     assert take(first, delivery("phone")) == [[]]
 
 
@@ -166,9 +166,9 @@ def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:
     former = host(log, name="former")
     for did in (ME, other):
         run(former, submission(did, registration(did)), unclaimed(did, OpenSession("edge-0")))
-    handover = former.release([MINE])
+    handover = former.moves.release([MINE])
     new = host(log, name="new", shards=[])
-    new.adopt([MINE], handover)
+    new.moves.adopt([MINE], handover)
     assert list(former.sessions.edges_of(other)) == ["edge-0"]
     assert list(new.sessions.edges_of(other)) == []
 
@@ -182,21 +182,21 @@ def test_a_lease_that_has_just_ended_is_pushed_by_the_next_owner(log: EventLog) 
     clock.now_ms += 60_000
     run(former, unclaimed(ME, CloseSession("edge-7")))  # a transaction ends what is over
     new = host(log, name="new", shards=[], clock=clock)
-    new.adopt([MINE], former.release([MINE]))
+    new.moves.adopt([MINE], former.moves.release([MINE]))
     assert former.due_pushes() == []
     assert [(edge, push.did) for edge, push in new.due_pushes()] == [("edge-0", ME)]
 
 
 def test_the_id_of_sessions_changes_when_they_are_lost_and_only_then(log: EventLog) -> None:
     first = host(log, name="first", shards=[])
-    before = dict(first.adopt(ALL, None))
+    before = dict(first.moves.adopt(ALL, None))
     second = host(log, name="second", shards=[])
-    assert second.adopt([MINE], first.release([MINE])) == {MINE: before[MINE]}
-    assert first.adopt([MINE], second.release([MINE])) == {MINE: before[MINE]}
+    assert second.moves.adopt([MINE], first.moves.release([MINE])) == {MINE: before[MINE]}
+    assert first.moves.adopt([MINE], second.moves.release([MINE])) == {MINE: before[MINE]}
     assert dict(first.holdings) == before
     seen = {before[MINE]}
     for owner in (second, second, first):
-        ids = owner.adopt([MINE], None)
+        ids = owner.moves.adopt([MINE], None)
         assert ids[MINE] not in seen
         seen.add(ids[MINE])
 
@@ -204,7 +204,7 @@ def test_the_id_of_sessions_changes_when_they_are_lost_and_only_then(log: EventL
 def test_the_id_of_sessions_outlives_a_failed_append(log: EventLog) -> None:
     faulty = FaultyLog(log)
     owner = host(faulty, shards=[])
-    before = dict(owner.adopt(ALL, None))
+    before = dict(owner.moves.adopt(ALL, None))
     faulty.plan(FailNext(1))
     run(owner, submission(ME, registration(ME)))
     run(owner, submission(ME, registration(ME)))
@@ -217,10 +217,10 @@ def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | Store
     owner = host(faulty, shards=[])
     faulty.plan(fault)
     with pytest.raises(LogError):
-        owner.adopt(ALL, None)
+        owner.moves.adopt(ALL, None)
     assert not owner.holdings
     assert run(owner, submission(ME, registration(ME))) == [NOT_OWNER]
-    owner.adopt(ALL, None)
+    owner.moves.adopt(ALL, None)
     assert run(owner, submission(ME, registration(ME))) != [NOT_OWNER]
 
 
@@ -231,9 +231,9 @@ def test_what_is_refused_for_its_owner_has_used_up_no_nonce(log: EventLog) -> No
     run(former, submission(target, registration(target)))
     run(former, submission(target, SaveContract(contract(ME, target))))
     request = submission(target, QueueMessage(ME, b"hi"), sender=ME)
-    handover = former.release([shard_of(target, SHARDS)])
+    handover = former.moves.release([shard_of(target, SHARDS)])
     assert run(former, request, request) == [NOT_OWNER, NOT_OWNER]
-    former.adopt([shard_of(target, SHARDS)], handover)
+    former.moves.adopt([shard_of(target, SHARDS)], handover)
     first, second = run(former, request, request)
     assert isinstance(first, MessageAccepted)
     assert second == Refused(Refusal.DUPLICATE_NONCE)
@@ -244,17 +244,17 @@ def test_nonces_are_known_to_the_next_owner(log: EventLog) -> None:
     request = submission(ME, registration(ME))
     run(former, request)
     new = host(log, name="new", shards=[])
-    new.adopt(ALL, former.release(ALL))
+    new.moves.adopt(ALL, former.moves.release(ALL))
     assert run(new, request) == [Refused(Refusal.DUPLICATE_NONCE)]
 
 
 def test_a_fenced_owner_forgets_its_sessions(log: EventLog) -> None:
     stale = host(log, name="stale", shards=[])
-    stale.adopt(ALL, None)
+    stale.moves.adopt(ALL, None)
     queue(stale, b"1")
     run(stale, unclaimed(ME, Listen("edge-0")))
     take(stale, delivery("phone"))
-    host(log, name="new", shards=[]).adopt(ALL, None)
+    host(log, name="new", shards=[]).moves.adopt(ALL, None)
     assert run(stale, submission(ME, QueryMessages(Page(0, 1)))) == [NOT_OWNER]
     assert stale.snapshot_stats().leases == 0
     assert len(stale.sessions) == 0
@@ -263,6 +263,6 @@ def test_a_fenced_owner_forgets_its_sessions(log: EventLog) -> None:
 
 def test_releasing_what_is_not_owned_hands_nothing_over(log: EventLog) -> None:
     unknown = host(log, shards=[])
-    (before,) = unknown.adopt([MINE], unknown.release([MINE])).values()
-    (after,) = unknown.adopt([MINE], unknown.release([])).values()
+    (before,) = unknown.moves.adopt([MINE], unknown.moves.release([MINE])).values()
+    (after,) = unknown.moves.adopt([MINE], unknown.moves.release([])).values()
     assert before != after

@@ -169,7 +169,7 @@ def test_an_outage_ends_with_shards_that_a_host_adopts(faulty: FaultyLog) -> Non
     faulty.plan(FailNext())
     run(owner, submission(ME, MESSAGE, sender=FRIEND))
     assert owner.outage.is_on
-    owner.adopt(["shard-0"], None)
+    owner.moves.adopt(["shard-0"], None)
     assert not owner.outage.is_on
 
 
