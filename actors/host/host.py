@@ -123,7 +123,8 @@ class Host:
         transaction.ahead_ms = self._ahead_ms()
         owned = self._ownership.owned
         self.cache.read_ahead(self._nonces.identities(items, owned), owned)
-        items, outcomes = transaction.run(self._run, self.cache)
+        outcomes = [self._run(transaction, one) for one in transaction.submissions(self.cache)]
+        items = transaction.items
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
         failed = self._append(transaction)

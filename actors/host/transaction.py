@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -85,7 +85,7 @@ class Transaction:
     the append fails, everything touched has to be dropped.
 
     Attributes:
-        items: The submissions, each with the edge that sent it; after ``run`` those that ran.
+        items: The submissions, each with the edge that sent it; ``submissions`` may drop the last.
         log_failed: Could the log not be read or written? Then no further identity or page is read:
             each question may take as long as the log's time-out, and all clients wait for the sum.
         has_claimed: Has it claimed a partition, which is an append of its own?
@@ -115,21 +115,17 @@ class Transaction:
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
 
-    def run(
-        self, run_one: Callable[[Transaction, Submission], Outcome], cache: StateCache
-    ) -> tuple[Sequence[tuple[str, Submission]], list[Outcome]]:
-        """Run the submissions in order until enough is loaded; return those that ran.
+    def submissions(self, cache: StateCache) -> Iterator[Submission]:
+        """Yield the submissions in order until enough is loaded; drop the rest from ``items``.
 
         A request that costs next to nothing may name an identity whose state takes megabytes, and
         the next request another one.
         """
-        outcomes: list[Outcome] = []
-        for _, one in self.items:
-            if outcomes and cache.has_loaded_enough and any(map(cache.lacks, _named(one))):
-                break
-            outcomes.append(run_one(self, one))
-        self.items = self.items[: len(outcomes)]
-        return self.items, outcomes
+        for number, (_, one) in enumerate(self.items):
+            if number and cache.has_loaded_enough and any(map(cache.lacks, _named(one))):
+                self.items = self.items[:number]
+                return
+            yield one
 
     @property
     def partitions(self) -> Sequence[OwnedPartition]:
