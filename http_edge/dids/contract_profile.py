@@ -42,6 +42,17 @@ _EPHEMERAL_KEYS: Final[Mapping[Role, tuple[str, str]]] = {
     "recipient": ("recipient_ephemeral_public_key", "recipient_encryption_public_key"),
 }
 """Both names are read; the first one is written."""
+_OF_STATEMENTS: Final = frozenset({
+    "first", "last", "rows", "files", "heads", "replaces", "stands_for", "previous", "signed_by",
+    "tree", "rewritten", "contents", "pruned", "digest", "mediator_did", "shards", "public_key",
+    "position", "manifest", "since", "summary", "summary_sha256", "checkpoint", "index", "commit",
+    "complete_position", "complete_until_ms",
+})  # fmt: skip
+"""The members of the mediator's own statements about an export, but for four names of any document.
+
+The same key signs them in the same form, so a registration contract has none of them. The four are
+``format``, ``schema``, ``version`` and ``signature``, with which alone no statement says anything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,9 @@ def accept_registration(
         return ContractRejection(
             f"{CONTRACT}.recipient_signing_key_id: is not this mediator's signing key"
         )
+    stated = _OF_STATEMENTS.intersection(request.contract)
+    if stated:
+        return ContractRejection(f"{CONTRACT}.{min(stated)}: is for statements of the mediator")
     unsigned = _unsigned(request, "requestor", resolve)
     if unsigned is not None:
         return unsigned

@@ -95,6 +95,11 @@ TERMS = contract_terms(ALICE, MEDIATOR_DID, NOW_S + 60)
             id="another requestor",
         ),
         pytest.param(
+            _sealed_with(ALICE, _request(ALICE, {**TERMS, "files": [], "heads": {}})),
+            INVALID,
+            id="a statement of the mediator",
+        ),
+        pytest.param(
             _sealed_with(ALICE, _request(ALICE, TERMS, signer=MALLORY)),
             (401, "INVALID_SIGNATURES"),
             id="signed by another",

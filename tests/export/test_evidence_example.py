@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import base58
 import msgspec
@@ -32,7 +33,7 @@ from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import END, HEAD, ExportPlace, open_place
 from eventstore.parquet.proofs import message_proof
 from eventstore.parquet.tree import CHECKPOINT
-from eventstore.parquet.versions import commit_path
+from eventstore.parquet.versions import COMMIT_MEMBER, commit_path
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.signatures import sign
 from tests.contract.test_erasure_contract import erase
@@ -189,6 +190,52 @@ def test_a_manifest_without_rows_is_named(sample: SampleExport, check: Check) ->
         sample.sign(manifest, files=[signed])
         said = check(sample.place)
     assert said == f"{manifest.path}: its rows do not end with a seal at its last position"
+
+
+CONTRACT = {"requestor_did": "did:x:stranger", "recipient_did": MEDIATOR, "expires_at": 2e9}
+
+
+def _sign_newest_again(sample: SampleExport, **added: dict[str, Any]) -> dict[str, str]:
+    """Sign the newest statements again, some with members added; their paths by name."""
+
+    def again(name: str, content: bytes, **changed: Any) -> bytes:
+        said = json.loads(content) | changed | added.get(name, {})
+        del said["signature"]
+        return rfc8785.dumps(said | {"signature": sign(SEED, rfc8785.dumps(said)).hex()})
+
+    catalog = catalog_of(sample.place)
+    assert catalog.version is not None
+    path, commit = catalog.statements[-1].manifest.path, commit_path(catalog.version.version)
+    manifest = again("manifest", sample.contents[path])
+    since = dict(catalog.version.since) | {path: hashlib.sha256(manifest).hexdigest()}
+    assert since.keys() == catalog.version.since.keys()
+    actions = [json.loads(line) for line in sample.contents[commit].splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            said = action["commitInfo"][COMMIT_MEMBER].encode()
+            action["commitInfo"][COMMIT_MEMBER] = again("commit", said, since=since).decode()
+    written = b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+    sample.put(path, manifest)
+    sample.put(commit, written)
+    sha256 = hashlib.sha256(written).hexdigest()
+    sample.put(END, again("end", sample.contents[END], commit=sha256))
+    sample.put(HEAD, again("export", sample.contents[HEAD]))
+    return {"manifest": path, "commit": commit, "end": END, "export": HEAD}
+
+
+@pytest.mark.parametrize("name", ["manifest", "commit", "end", "export"])
+def test_a_contract_that_the_key_has_signed_is_no_statement(
+    sample: SampleExport, check: Check, name: str
+) -> None:
+    with sample.tampered():
+        _sign_newest_again(sample)
+        assert check(sample.place) == ""
+        paths = _sign_newest_again(sample, **{name: CONTRACT})
+        assert check(sample.place) == (
+            f"{paths[name]}: it has members that are none of such a statement:"
+            " expires_at, recipient_did, requestor_did"
+        )
+        assert paths[name] in {finding.path for finding in sample.check()[0]}
 
 
 def test_erased_names_are_accepted_of_who_was_erased_alone(

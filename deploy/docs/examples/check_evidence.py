@@ -36,11 +36,10 @@ class Export:
         self.ends: dict[bytes, int] = {}  # the last version of each stream
         self.rows: dict[int, tuple[bytes, str, int, bool]] = {}
         self.erased, self.nameless = set[bytes](), list[Row]()
-        self.did = statement(key, "export.json", self.read("export.json"))["mediator_did"]
+        self.did = self.said("export.json", "export.json")["mediator_did"]
         reached, link = 0, ""
         for path, digest in sorted(self.manifests().items()):
-            content = self.read(path, digest)
-            said = statement(key, path, content)
+            said = self.said("a manifest", path, digest)
             follows = (said["first"], said["previous"]) == (reached + 1, link)
             require(follows, path, f"it does not continue what ends at position {reached}")
             self.check_rows(path, said)
@@ -57,6 +56,10 @@ class Export:
         require(digest in ("", sha256(content).hex()), path, "its SHA-256 is not the signed one")
         return content
 
+    def said(self, kind: str, path: str, digest: str = "") -> Any:
+        """Read a signed statement of this kind."""
+        return statement(self.key, kind, path, self.read(path, digest))
+
     def manifests(self) -> dict[str, str]:
         """The manifests that count in the newest version of the table, with their SHA-256."""
         commits = sorted(self.folder.glob("events/_delta_log/" + "[0-9]" * 20 + ".json"))
@@ -66,8 +69,8 @@ class Export:
             for action in map(json.loads, self.read(path).splitlines())
             if "commitInfo" in action
         )
-        said = statement(self.key, path, info["poste"].encode())
-        end = statement(self.key, "end.json", self.read("end.json"))
+        said = statement(self.key, "a commit", path, info["poste"].encode())
+        end = self.said("end.json", "end.json")
         # An exporter that was killed leaves the mark of the version before.
         ends = {
             said["version"]: sha256(self.read(path)).hex(),

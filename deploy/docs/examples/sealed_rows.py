@@ -38,6 +38,15 @@ NAMES = {  # the fields with names, by type
     "public-event-published": "channel_id tags",
     "public-events-deleted": "channel_id",
 }
+STATEMENTS = {  # the members of each, besides its signature
+    "export.json": "format schema mediator_did shards public_key",
+    "end.json": "format schema version commit checkpoint position complete_position"
+    " complete_until_ms signed_by",
+    "a manifest": "format schema first last rows files heads replaces stands_for previous"
+    " signed_by tree rewritten contents pruned digest",
+    "a commit": "format schema version position files manifest since summary summary_sha256"
+    " previous checkpoint signed_by index",
+}
 STREAM_BYTES = 16
 SEAL_FIELDS = 9
 Digest = msgspec.msgpack.Ext
@@ -73,12 +82,17 @@ def require_signed(key: bytes, where: str, signed: bytes, signature: bytes) -> N
         sys.exit(f"{where}: the key has not signed it")
 
 
-def statement(key: bytes, where: str, content: bytes) -> Any:
-    """Read a signed statement: canonical JSON, signed without its member ``signature``."""
+def statement(key: bytes, kind: str, where: str, content: bytes) -> Any:
+    """Read a signed statement: canonical JSON, signed without its member ``signature``.
+
+    The key also signs contracts, whose members a stranger chooses: none of them is a statement.
+    """
     said = json.loads(content)
     require(canonical(said) == content, where, "it is not canonical JSON")
     signature = bytes.fromhex(said.pop("signature"))
     require_signed(key, where, canonical(said), signature)
+    other = ", ".join(sorted(set(said) - set(STATEMENTS[kind].split())))
+    require(not other, where, f"it has members that are none of such a statement: {other}")
     return said
 
 

@@ -87,6 +87,11 @@ def _registered(request: Any) -> RegistrationAccepted:
     return accepted
 
 
+def register_with(**terms: Any) -> object:
+    """What comes of Alice's registration with other terms."""
+    return _register(_resigned(_request(), **terms))
+
+
 def is_invalid(outcome: object) -> bool:
     """Rejected for what it says, not for a signature: the protocol's INVALID_COMMAND."""
     return isinstance(outcome, ContractRejection) and not outcome.unsigned
