@@ -1,5 +1,9 @@
 """Check the network addresses that a fetch for a stranger may reach: only public unicast ones.
 
+A public address may be one of this machine: what connects to it goes over loopback, past any
+firewall before the machine, to whatever listens on all addresses. So of its own addresses a fetch
+reaches only the ports of a reverse proxy, behind which there may be agents, too.
+
 ``ipaddress`` says whether an address is globally reachable, which is not enough: a tunnel or
 translation prefix is reachable and leads to internal addresses. So this module refuses all blocks
 that carry another address, IPv4 in IPv6 included, and of IPv6 permits only the allocated unicast
@@ -12,6 +16,7 @@ return an internal address (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +28,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """The numeric addresses of a host name; raises ``OSError`` if it has none."""
+Permitted: TypeAlias = Callable[[str, int], bool]
+"""Whether a connection to a numeric address and a port is permitted."""
+_PROXY_PORTS: Final = frozenset({80, 443})
+_EXHAUSTED: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRINUSE}
+)
+_ADDRESSES_MAX: Final = 16
+"""Addresses of a name that are checked and used: a stranger's name may have thousands."""
 _UNICAST_V6: Final = ip_network("2000::/3")
 _REFUSED: Final = tuple(
     ip_network(block)
@@ -52,10 +65,33 @@ def is_public(text: str) -> bool:
     )
 
 
+def may_reach(address: str, port: int) -> bool:
+    """Whether a fetch for a stranger may connect to this port: a public one, no service here."""
+    return is_public(address) and (port in _PROXY_PORTS or not is_own(address, port))
+
+
+def is_own(address: str, port: int) -> bool:
+    """Whether what is sent to this numeric address stays on this machine; nothing is sent.
+
+    True as well if the system has run out of what it takes to know.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            if family == socket.AF_INET:
+                # By itself the system takes the first address of a network to reach its second. To
+                # bind proves nothing where ip_nonlocal_bind is set: then connecting is refused.
+                probe.bind((address, 0))
+            probe.connect((address, port))
+            return ip_address(probe.getsockname()[0]) == ip_address(address)
+    except OSError as error:
+        return error.errno in _EXHAUSTED
+
+
 class CheckedNames(AbstractResolver):
     """Resolves a name once; connections use exactly the addresses that passed the check."""
 
-    def __init__(self, lookup: Lookup, permitted: Callable[[str], bool]) -> None:
+    def __init__(self, lookup: Lookup, permitted: Permitted) -> None:
         """Look names up with ``lookup``; every address must be ``permitted``."""
         self._lookup = lookup
         self._permitted = permitted
@@ -66,14 +102,14 @@ class CheckedNames(AbstractResolver):
         port: int = 0,
         family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - both are wanted
     ) -> list[ResolveResult]:
-        """The addresses of a name.
+        """The first addresses of a name.
 
         Raises:
             OSError: the name has no address, or one that is not permitted.
         """
-        addresses = await self._lookup(host, port)
+        addresses = (await self._lookup(host, port))[:_ADDRESSES_MAX]
         # One forbidden address refuses the name: an honest name has none.
-        if not addresses or not all(self._permitted(address) for address in addresses):
+        if not addresses or not all(self._permitted(address, port) for address in addresses):
             raise OSError(f"{host} is not on the public network")
         return [
             ResolveResult(

@@ -1,10 +1,10 @@
 """Fetch DID documents over HTTPS from the host that a DID names.
 
 Fetching lets a stranger make this server open connections. So it is off by default, and every fetch
-passes these checks: a strict name, looked up once; public addresses only, and a connection to
-exactly these; no redirect; a small answer in a short time; one fetch at a time for one DID, few for
-one host, and a share for each client address that leaves room for others; and a bounded cache of
-successes and failures alike.
+passes these checks: a strict name, looked up once; public addresses of other machines only, and a
+connection to exactly these; no redirect; a small answer in a short time; one fetch at a time for
+one DID, few for one host, and a share for each client address that leaves room for others; and a
+bounded cache of successes and failures alike.
 
 A fetch is a task of its own: a request that stops waiting does not end the fetch. Its client
 address pays for reading the document, which may be made to be costly.
@@ -27,7 +27,14 @@ from cachetools import TLRUCache
 from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
-from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
+from http_edge.dids.addresses import (
+    CheckedNames,
+    Lookup,
+    Permitted,
+    is_public,
+    lookup_in_threads,
+    may_reach,
+)
 from http_edge.dids.bounded_answers import BoundedConnector, plain_session
 from http_edge.dids.document import Fetch
 
@@ -132,7 +139,7 @@ class FetchedDids(Generic[_Document]):
         *,
         caller: Caller = NO_CALLER,
         lookup: Lookup | None = None,
-        permitted: Callable[[str], bool] = is_public,
+        permitted: Permitted | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -141,7 +148,7 @@ class FetchedDids(Generic[_Document]):
         self._limits = limits or WebLimits()
         self._caller = caller
         self._lookup = lookup or lookup_in_threads("did-web-names", self._limits.fetches_max)
-        self._permitted = permitted
+        self._permitted = permitted or self._is_permitted
         self._tls = tls or trusted_by_this_machine()
         self._remembered: TLRUCache[str, _Document | Fetch | None] = TLRUCache(
             maxsize=self._limits.entries_max, ttu=self._forget_at, timer=clock
@@ -241,6 +248,10 @@ class FetchedDids(Generic[_Document]):
     def _url(self, did: str) -> URL | None:
         method = self._method(did)
         return None if method is None else method.url(did)
+
+    def _is_permitted(self, address: str, port: int) -> bool:
+        # A host and port that the operator has named may be a service of this machine.
+        return is_public(address) if self._limits.allowed_hosts else may_reach(address, port)
 
     async def _look_up(self, place: _Place, host: str, port: int) -> Sequence[str]:
         place.lookup = asyncio.ensure_future(self._lookup(host, port))

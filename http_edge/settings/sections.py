@@ -128,8 +128,8 @@ class DidWeb(Section):
     """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders, and such
     recipients in Decentrl, are not found."""
     allowed_hosts: tuple[WebHost, ...] = ()
-    """The only hosts to fetch from, with :port unless it is 443. Empty: any host. Their addresses
-    have to be public all the same."""
+    """The only hosts to fetch from, with :port unless it is 443. Empty: any host, but no port of
+    this machine besides 80 and 443. Their addresses have to be public all the same."""
     bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
     """Size of one document, or of one log of did:webvh, of which at most 64 entries are read: they
     have some 1.5 KiB each."""
@@ -308,8 +308,8 @@ class Outbound(Section):
     """Post messages to the endpoint that an agent named when it connected. Off: messages wait for
     pickup."""
     allowed_networks: tuple[IPvAnyNetwork, ...] = ()
-    """Networks besides the public addresses to which messages may be delivered, for agents in the
-    same data centre. Empty: none, because a stranger names the endpoint."""
+    """Networks to deliver to besides public addresses of other machines: in the same data centre,
+    or here at other ports than 80 and 443. Empty: none, because a stranger names the endpoint."""
     timeout_s: float = Field(default=10, gt=0, le=120)
     """Time for one delivery, from the DNS look-up to the status of the answer."""
     retry_s_min: float = Field(default=0.5, gt=0, le=60)

@@ -47,7 +47,7 @@ def reach(mediator: Mediator, host: HttpsHost) -> None:
     """Let the edge's fetches end at the host of this test, behind all their gates."""
     web_dids: Any = mediator.edges[0]._web
     web_dids._lookup, web_dids._tls = host.lookup, host.trust
-    web_dids._permitted = lambda _address: True
+    web_dids._permitted = lambda *_: True
 
 
 async def test_trap_83_a_foreign_did_web_is_not_resolved_by_default(

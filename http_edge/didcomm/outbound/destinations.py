@@ -1,10 +1,11 @@
 """Checked delivery of one message to one endpoint, by POST or WebSocket (RFC 0025).
 
 A stranger names the endpoint. An endpoint must be a URL that all parsers read alike, so that the
-checked host is the host that is connected to. Then: one look-up of its name, public addresses only
-(or those of networks that the operator allows), connections only to the looked-up addresses, no
-redirect, no proxy, no cookie, a bounded time, no reading of the answer's body, and bounds on the
-deliveries under way (``places``) to each address, so that many names for one host gain nothing.
+checked host is the host that is connected to. Then: one look-up of its name, public addresses of
+other machines only (or those of networks that the operator allows), connections only to the
+looked-up addresses, no redirect, no proxy, no cookie, a bounded time, no reading of the answer's
+body, and bounds on the deliveries under way (``places``) to each address, so that many names for
+one host gain nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import io
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from http import HTTPStatus
@@ -28,7 +29,7 @@ from yarl import URL
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
 from http_edge.didcomm.outbound.places import Places, Turn
-from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
+from http_edge.dids.addresses import CheckedNames, Lookup, Permitted, lookup_in_threads, may_reach
 from http_edge.dids.bounded_answers import BoundedConnector, plain_session
 from http_edge.settings.settings import Outbound
 
@@ -204,7 +205,7 @@ class Destinations:
         settings: Outbound,
         *,
         lookup: Lookup | None = None,
-        permitted: Callable[[str], bool] | None = None,
+        permitted: Permitted | None = None,
         tls: ssl.SSLContext | None = None,
         via: str = "",
     ) -> None:
@@ -240,7 +241,7 @@ class Destinations:
     async def _addresses(self, endpoint: URL, turn: Turn) -> Sequence[str]:
         host, port = hostname_of(endpoint), endpoint.port or 0
         if is_address(host):
-            return [host] if self._permitted(host) else []
+            return [host] if self._permitted(host, port) else []
         await turn.take({host})
         lookup = asyncio.ensure_future(self._lookup(host, port))
         names = CheckedNames(lambda *_: asyncio.shield(lookup), self._permitted)
@@ -256,8 +257,8 @@ class Destinations:
             # Its thread cannot be stopped: the name service may answer long after the time limit.
             turn.give_back_after(lookup)
 
-    def _is_allowed(self, address: str) -> bool:
-        if is_public(address):
+    def _is_allowed(self, address: str, port: int) -> bool:
+        if may_reach(address, port):
             return True
         try:
             parsed = ip_address(address)
@@ -283,7 +284,7 @@ def _session(
 
     connector = BoundedConnector(
         _ANSWER_BYTES_MAX,
-        resolver=CheckedNames(known, lambda _: True),
+        resolver=CheckedNames(known, lambda *_: True),
         use_dns_cache=False,
         ssl=tls,
         limit=1,

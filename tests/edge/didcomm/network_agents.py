@@ -26,7 +26,7 @@ def reach(mediator: Mediator, host: HttpsHost) -> None:
     fetched: Any = mediator.edges[0]._agent_dids
     if fetched is not None:
         fetched._lookup, fetched._tls = host.lookup, host.trust
-        fetched._permitted = lambda _address: True
+        fetched._permitted = lambda *_: True
 
 
 def forget(mediator: Mediator) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
 from http_edge.didcomm.unknown_dids import AgentDids
-from http_edge.dids.addresses import Lookup
+from http_edge.dids.addresses import Lookup, Permitted
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import outbound_queues
 from http_edge.settings.settings import Outbound, Settings
@@ -35,6 +35,11 @@ from tests.unit.watched_identities import WatchedIdentities
 
 LOOPBACK: Final = "127.0.0.1"
 _KEY: Final = b"c" * 16
+
+
+def on_loopback(address: str, _port: int) -> bool:
+    """The one address that most tests may reach."""
+    return address == LOOPBACK
 
 
 def raw_key(number: int) -> bytes:
@@ -89,7 +94,7 @@ class DeliveryNetwork:
         lookup: Lookup,
         *,
         edge: str = "edge-0",
-        permitted: Callable[[str], bool] | None = LOOPBACK.__eq__,
+        permitted: Permitted | None = on_loopback,
         fetched: AgentDids | None = None,
         wakes: str = "",
         **settings: Any,

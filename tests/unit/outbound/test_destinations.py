@@ -4,7 +4,7 @@ import asyncio
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from http_edge.didcomm.outbound.destinations import (
     _session,
     read_endpoint,
 )
+from http_edge.dids.addresses import Permitted
 from http_edge.settings.settings import Outbound
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
-from tests.unit.outbound.delivery_network import LOOPBACK
+from tests.unit.outbound.delivery_network import LOOPBACK, on_loopback
 from tests.unit.wire.https_host import https_host
 
 ENVELOPE = b'{"protected":"e30"}'
@@ -32,7 +33,7 @@ ENVELOPE = b'{"protected":"e30"}'
 def way_out(
     host: AgentHost,
     *,
-    permitted: Callable[[str], bool] | None = LOOPBACK.__eq__,
+    permitted: Permitted | None = on_loopback,
     tls: ssl.SSLContext | None = None,
     **settings: Any,
 ) -> Destinations:
@@ -227,14 +228,14 @@ async def test_a_name_that_changes_its_address_is_reached_where_it_was_checked(
     async def rebinding(_host: str, _port: int) -> Sequence[str]:
         return answers.pop(0)
 
-    destinations = Destinations(Outbound(), lookup=rebinding, permitted=LOOPBACK.__eq__)
+    destinations = Destinations(Outbound(), lookup=rebinding, permitted=on_loopback)
     assert await deliver(destinations, agents.url(), b"1", b"2") == [DeliveryOutcome.ACCEPTED] * 2
     assert len(answers) == 1
 
 
 async def test_of_several_addresses_one_that_works_is_enough(agents: AgentHost) -> None:
     agents.addresses = ["::1", "127.0.0.1"]
-    destinations = way_out(agents, permitted=lambda _: True)
+    destinations = way_out(agents, permitted=lambda *_: True)
     assert await deliver(destinations, agents.url()) == [DeliveryOutcome.ACCEPTED]
 
 
@@ -385,7 +386,7 @@ async def test_an_endpoint_that_speaks_tls_must_prove_its_name(tmp_path: Path) -
 
         async def outcome(name: str, tls: ssl.SSLContext | None) -> list[DeliveryOutcome] | None:
             destinations = Destinations(
-                Outbound(), lookup=host.lookup, permitted=LOOPBACK.__eq__, tls=tls
+                Outbound(), lookup=host.lookup, permitted=on_loopback, tls=tls
             )
             return await deliver(destinations, f"https://{name}:{host.port}/in")
 
@@ -403,7 +404,7 @@ async def test_one_host_has_no_more_turns_at_once_than_the_bound(agents: AgentHo
     async with destinations.to(one):
         waiting = asyncio.create_task(deliver(destinations, str(other)))
         agents.addresses = ["127.0.0.2"]
-        elsewhere = way_out(agents, permitted=lambda _: True, in_flight_per_host_max=1)
+        elsewhere = way_out(agents, permitted=lambda *_: True, in_flight_per_host_max=1)
         async with elsewhere.to(one) as destination:
             assert destination is not None
         assert not waiting.done()
@@ -414,7 +415,7 @@ async def test_all_hosts_together_have_no_more_turns_at_once_than_the_bound(
     agents: AgentHost,
 ) -> None:
     destinations = way_out(
-        agents, permitted=lambda _: True, in_flight_max=1, in_flight_per_host_max=1
+        agents, permitted=lambda *_: True, in_flight_max=1, in_flight_per_host_max=1
     )
     one, other = (read_endpoint(agents.url(host=host)) for host in ("127.0.0.1", "127.0.0.2"))
     assert one is not None

@@ -45,7 +45,7 @@ async def test_endpoints_that_never_answer_hold_up_none_that_does(
 ) -> None:
     await network.connect(ALICE, agents.url())
     workers = network.workers(
-        agents.lookup, permitted=lambda _: True, timeout_s=120, slow_s=60, in_flight_new_max=32
+        agents.lookup, permitted=lambda *_: True, timeout_s=120, slow_s=60, in_flight_new_max=32
     )
     await network.queue(ALICE, *envelopes(1))
     workers.wake(ALICE)
@@ -181,7 +181,7 @@ async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentH
     ways = Destinations(
         Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120),
         lookup=agents.lookup,
-        permitted=lambda _: True,
+        permitted=lambda *_: True,
     )
 
     async def deliver(agent: str) -> DeliveryOutcome:
@@ -221,7 +221,7 @@ async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_sl
 ) -> None:
     agents.answer = Gate()
     bounds = Outbound(slow_s=60, timeout_s=0.05)
-    ways = Destinations(bounds, lookup=agents.lookup, permitted=lambda _: True)
+    ways = Destinations(bounds, lookup=agents.lookup, permitted=lambda *_: True)
     assert await deliver(ways, ALICE, agents.url()) is DeliveryOutcome.TIMED_OUT
     assert ways._places.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
 
@@ -316,7 +316,7 @@ async def deliver(ways: Destinations, agent: str, url: str) -> DeliveryOutcome |
 async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
     agents: AgentHost, names: HangingNames, strangers: Responsiveness, known: Responsiveness
 ) -> None:
-    ways = Destinations(Outbound(slow_s=60), permitted=lambda _: True)
+    ways = Destinations(Outbound(slow_s=60), permitted=lambda *_: True)
     ways._places.remember(f"{ALICE} {agents.url()}", known)
     waiting = []
     for number in range(40):
@@ -334,7 +334,7 @@ async def test_a_look_up_that_is_given_up_holds_its_place_until_the_name_service
     agents: AgentHost, names: HangingNames
 ) -> None:
     bounds = Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120)
-    ways = Destinations(bounds, permitted=lambda _: True)
+    ways = Destinations(bounds, permitted=lambda *_: True)
     url = f"http://{names.hangs}/"
     slow = asyncio.create_task(deliver(ways, "first", url))
     await names.hold(1)

@@ -119,13 +119,15 @@ async def test_an_endpoint_without_a_permitted_address_is_tried_again_and_takes_
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
-    may_reach: set[str] = set()
-    workers = network.workers(agents.lookup, permitted=may_reach.__contains__, wakes=ALICE)
+    reachable: set[str] = set()
+    workers = network.workers(
+        agents.lookup, permitted=lambda address, _: address in reachable, wakes=ALICE
+    )
     async with asyncio.timeout(WAIT_S):
         while not agents.looked_up or not workers._queue.waiting:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
     assert DeliverMessages not in network.identities().counts
-    may_reach.add(agents.addresses[0])
+    reachable.add(agents.addresses[0])
     workers.sender_seen(ALICE)
     await idle(workers)
     assert agents.received == envelopes(1)

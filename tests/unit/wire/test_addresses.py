@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.dids.addresses import is_public
+from http_edge.dids.addresses import CheckedNames, is_own, is_public, may_reach
 
 REFUSED = {
     "this host": "0.0.0.0",  # noqa: S104 - an address to refuse, not to bind
@@ -89,3 +91,39 @@ def test_public_hosts_are_reachable(address: str) -> None:
 def test_a_v4_address_is_never_reached_through_v6(address: object) -> None:
     for form in ("::{}", "::ffff:{}", "::ffff:0:{}", "64:ff9b::{}"):
         assert not is_public(form.format(address))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "127.255.0.1"])
+def test_what_stays_on_this_machine_is_its_own(address: str) -> None:
+    assert is_own(address, 8_080)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "1.1.1.1", "::ffff:192.0.2.1"])
+def test_an_address_of_another_machine_is_not_own(address: str) -> None:
+    assert not is_own(address, 8_080)
+
+
+def test_an_address_is_taken_for_own_if_nothing_is_left_to_find_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("socket.socket", none_left)
+    assert not may_reach("1.1.1.1", 8_080)
+    assert may_reach("1.1.1.1", 443)
+
+
+async def test_of_a_name_with_thousands_of_addresses_the_first_are_checked_and_used() -> None:
+    checked = []
+
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return [f"1.1.{number // 250}.{number % 250 + 1}" for number in range(4_000)]
+
+    def permitted(address: str, port: int) -> bool:
+        checked.append((address, port))
+        return True
+
+    found = await CheckedNames(lookup, permitted).resolve("agent.example", 8_080)
+    assert [(each["host"], each["port"]) for each in found] == checked
+    assert len(checked) <= 16

@@ -24,7 +24,7 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
 
 def connector(host: HttpsHost) -> BoundedConnector:
     """Connections to the host that end after 5 MB of an answer."""
-    names = CheckedNames(host.lookup, lambda _: True)
+    names = CheckedNames(host.lookup, lambda *_: True)
     return BoundedConnector(5_000_000, ssl=host.trust, resolver=names)
 
 

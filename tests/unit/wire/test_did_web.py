@@ -62,7 +62,7 @@ def dids(
         METHODS,
         limits,
         lookup=host.lookup,
-        permitted=lambda address: address == "127.0.0.1",
+        permitted=lambda address, _: address == "127.0.0.1",
         tls=tls or host.trust,
         clock=clock,
     )
@@ -139,7 +139,10 @@ async def test_a_name_that_changes_its_address_is_looked_up_only_once(host: Http
         return answers.pop(0)
 
     web_dids = FetchedDids(
-        METHODS, lookup=rebinding, tls=host.trust, permitted=lambda address: address == "127.0.0.1"
+        METHODS,
+        lookup=rebinding,
+        tls=host.trust,
+        permitted=lambda address, _: address == "127.0.0.1",
     )
     assert await web_dids.resolve(host.did) is not None
     assert len(answers) == 2
@@ -342,7 +345,7 @@ async def test_a_document_is_read_in_a_thread_and_paid_for_by_the_request_that_n
         METHODS,
         caller=Caller(charge=paid.append, read=apart),
         lookup=host.lookup,
-        permitted=lambda _address: True,
+        permitted=lambda *_: True,
         tls=host.trust,
     )
     found = await web_dids.resolve(host.did)

@@ -31,7 +31,7 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
 
 
 def _web(host: HttpsHost) -> WebDids:
-    return FetchedDids(METHODS, lookup=host.lookup, tls=host.trust, permitted=lambda _address: True)
+    return FetchedDids(METHODS, lookup=host.lookup, tls=host.trust, permitted=lambda *_: True)
 
 
 async def test_the_mediators_own_did_is_never_fetched(host: HttpsHost) -> None:
