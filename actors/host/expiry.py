@@ -26,6 +26,7 @@ from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
 from actors.core.submissions import Submission
 from actors.host.clock import Ahead, Clock, NewId
+from actors.host.clock_steps import newest_ms
 from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
@@ -162,6 +163,7 @@ def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     first host that starts with an age writes the present time to the log, beside its constants. The
     time starts again when the age becomes shorter, since signs of life were recorded more coarsely
     until then, after the setting was off, and if a clock that was ahead wrote a time still to come.
+    A clock that is behind the newest record does not count: that record's time is the present then.
     If the log does not answer, that time is now; the next start uses the time in the log again.
     """
     age_s = limits.identity.idle_agents_age_s_max
@@ -180,6 +182,7 @@ def _watched_since_ms(log: EventLog, age_s: int, now_ms: int) -> int:
         if known is not None:
             log.mark(MARK, None)
         return 0
+    now_ms = max(now_ms, newest_ms(log) or 0)
     since_ms, longest_s = (now_ms, age_s) if known is None else map(int, known.split())
     if age_s < longest_s or since_ms > now_ms:
         since_ms = now_ms

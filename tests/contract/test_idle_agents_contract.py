@@ -463,3 +463,17 @@ def test_an_agent_does_not_end_for_silence_of_before_the_setting(log: EventLog) 
     on = mediator_of(log, limits)
     on.clock.now_ms = off.clock.now_ms
     assert days_until_end(on) == 90
+
+
+def test_a_clock_that_is_behind_when_the_age_is_set_ends_no_agent_too_early(log: EventLog) -> None:
+    off = mediator_of(log, IdentityLimits(queue_age_s_max=0))
+    settle(off, AGENT)
+    off.pass_s(200 * DAY_S)
+    settle(off, OTHER)
+    behind_ms = off.clock.now_ms - 365 * DAY_S * 1000
+    for now_ms in (behind_ms, behind_ms):  # a start, and a restart
+        watched(HostLimits(identity=LIMITS), log, now_ms)
+    limits = watched(HostLimits(identity=LIMITS), log, off.clock.now_ms).identity
+    on = mediator_of(log, limits)
+    on.clock.now_ms = off.clock.now_ms
+    assert days_until_end(on) == 90
