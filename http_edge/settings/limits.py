@@ -232,7 +232,8 @@ class Limits(Section):
     clock_off_s_max: float = Field(default=5, ge=0, le=3_600)
     """Largest difference between the clock of this machine and that of PostgreSQL. A node with a
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock
-    sets the times of events and decides when retention removes something."""
+    sets the times of events and decides when retention removes something. In a cluster with
+    export.to: more than 0, and at most half of export.settled_s."""
     move_wait_s_max: float = Field(default=10, gt=0, le=600)
     """Time that a command waits until its shard has an owner or its host has returned; then 503. A
     planned move takes a fraction of a second; the start of a host or the loss of a node takes

@@ -147,7 +147,18 @@ class Settings(Section):
         for name in ("delivery_bytes_max", "message_bytes_max"):
             if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:
                 raise contradiction(f"didcomm.{name}", "limits.socket_buffer_bytes_max", 2)
+        if self.node_address is not None and self.export.to is not None:
+            self._require_settled()
         return self
+
+    def _require_settled(self) -> None:
+        """Refuse clocks of nodes by which an export says too early that it is complete."""
+        name, off_s_max = "limits.clock_off_s_max", self.limits.clock_off_s_max
+        if not off_s_max:
+            raise unfit(name, "more than 0 in a cluster with export.to")
+        # One node's clock may be ahead of the database's by as much as another one's is behind.
+        if 2 * off_s_max > self.export.settled_s:
+            raise contradiction(name, "export.settled_s", 2)
 
     @property
     def has_placer(self) -> bool:

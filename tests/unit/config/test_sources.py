@@ -357,6 +357,26 @@ def test_each_database_of_a_cluster_has_room_for_a_dedicated_identity_or_none_ha
     load_settings(two | {"limits.dedicated_max": "1"}, NONE)  # no placer dedicates any
 
 
+def test_nodes_that_export_tolerate_no_clocks_by_which_the_export_is_complete_too_early() -> None:
+    cluster = {"log": "postgresql://a", "node_address": "10.0.0.1"}
+    exporting = cluster | {"export.to": "s3://bucket/log"}
+    off, settled = "limits.clock_off_s_max", "export.settled_s"
+    for given, refusal in (
+        ({off: "3600"}, f"{off} from command line: expected at most {settled} divided by 2"),
+        ({off: "31"}, f"{off} from command line: expected at most {settled} divided by 2"),
+        ({settled: "9"}, f"{settled} from command line: expected at least 2 times {off}"),
+        ({off: "0"}, f"{off} from command line: expected more than 0 in a cluster with export.to"),
+    ):
+        with pytest.raises(SettingRefused) as refused:
+            load_settings(exporting | given, NONE)
+        assert str(refused.value) == refusal
+        load_settings(cluster | given, NONE)
+        # Alone, the exporter and the hosts have one clock.
+        load_settings(given | {"export.to": "s3://bucket/log"}, NONE)
+    for right in ({}, {off: "30"}, {off: "3", settled: "6"}):
+        load_settings(exporting | right, NONE)
+
+
 def test_a_password_is_never_shown() -> None:
     dsn = "postgresql://poste:hun@ter2@db/poste?sslmode=require&password=hunter2&x=1"
     settings = load_settings({"log": dsn}, NONE).settings
