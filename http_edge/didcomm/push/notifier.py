@@ -139,7 +139,8 @@ class PushNotifier:
             return False
         if state.live or not state.available:
             return True  # a session is fetching the messages
-        if state.newest_ms <= watch.notified_ms:
+        # Not by which is later: the clock may have been set back, or the newest have been fetched.
+        if watch.notified_ms in (state.newest_ms, state.last_added_ms):
             return False
         name = _name(device)
         if name in self._resting:

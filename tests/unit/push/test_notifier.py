@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.commands import PushDevice, QueryQueue, SetPushDevice
+from actors.core.commands import (
+    PushDevice,
+    QueryQueue,
+    QueueEnvelopes,
+    RemoveMessages,
+    SetPushDevice,
+)
 from actors.core.refusals import Refusal
-from actors.core.replies import PushDeviceFound
+from actors.core.replies import EnvelopeQueued, PushDeviceFound, QueueState
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.settings.settings import Push
@@ -92,6 +98,42 @@ async def test_a_message_that_comes_just_as_none_was_found_is_announced(
     notifier.wake(ALICE)
     assert [await pauses.end_next() for _ in range(2)] == [SOON_S, LATER_S]
     assert [each["waiting"] for each in await host.notifications(1)] == [1]
+
+
+async def test_a_message_that_comes_after_the_clock_was_set_back_is_announced_once(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch()
+    for number in range(2):
+        await network.queue(ALICE, *envelopes(1, first=number))
+        notifier.wake(ALICE)
+        await pauses.end_next()
+        await host.has(1)
+        network.now_ms -= 3_600_000
+    assert [each["waiting"] for each in await host.notifications(2)] == [1, 2]
+    await pauses.end_next()
+    await unwatched(notifier)
+    assert len(host.received) == 2
+
+
+async def test_a_device_is_not_notified_again_of_what_waited_before_the_newest_message(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch()
+    ask = network.identities().ask
+    await network.queue(ALICE, *envelopes(1))
+    network.now_ms += 1
+    newest = QueueEnvelopes("", envelopes(1, first=1))
+    queued = await ask(ALICE, newest, b"the newest one".ljust(16), EnvelopeQueued)
+    assert isinstance(queued, EnvelopeQueued)
+    notifier.wake(ALICE)
+    await pauses.end_next()
+    await host.has(1)
+    removal = RemoveMessages([queued.message_id], "acknowledged")
+    assert isinstance(await ask(ALICE, removal, b"its removal".ljust(16), QueueState), QueueState)
+    await pauses.end_next()
+    await unwatched(notifier)
+    assert len(host.received) == 1
 
 
 async def test_queues_out_of_reach_are_asked_again_and_those_of_no_agent_are_not(
