@@ -60,13 +60,14 @@ class DeliveryWorkers:
         It goes on after the last one that the sweep before reached. A round of sweeps ends with
         what came after its begin, so that the oldest come again however many new ones there are.
         """
-        limit = self._queue.settings.agents_max
-        if self._after is None:
-            self._until_ms = max(self._until_ms, self._queue.clock())  # which may be set back
+        limit, now_ms = self._queue.settings.agents_max, self._queue.clock()
+        if self._after is None or now_ms < self._until_ms:  # it began by a clock that was ahead
+            self._until_ms = now_ms
         found = await find(limit, self._after)
         reached = self.found_waiting([queue.did for queue in found])
         last = found[reached - 1] if reached else self._after
-        is_over = last is not None and last.oldest_at_ms > self._until_ms
+        # Times still to come are by a clock that was ahead: such messages may be from before.
+        is_over = last is not None and self._until_ms < last.oldest_at_ms <= self._queue.clock()
         self._after = None if is_over or reached == len(found) < limit else last
 
     def found_waiting(self, dids: Sequence[str]) -> int:

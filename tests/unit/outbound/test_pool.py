@@ -34,6 +34,7 @@ from tests.unit.outbound.delivery_network import (
 from tests.unit.test_hang_watch import clock_set_ahead
 from tests.unit.watched_identities import WatchedIdentities
 
+YEAR_MS: Final = 365 * 86_400_000
 STRANGERS: Final = (did_key(raw_key(10)), did_key(raw_key(11)))
 
 
@@ -307,8 +308,9 @@ async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
         assert await network.waiting(ALICE) == 1
 
 
+@pytest.mark.parametrize(("ahead_at", "of_round"), [(None, 3), (1, 4)])
 async def test_sweeps_reach_each_agent_again_while_all_fail_and_new_ones_come(
-    network: DeliveryNetwork,
+    network: DeliveryNetwork, ahead_at: int | None, of_round: int
 ) -> None:
     dids = [did_key(raw_key(number)) for number in range(10, 16)]
     found: list[str] = []
@@ -317,12 +319,32 @@ async def test_sweeps_reach_each_agent_again_while_all_fail_and_new_ones_come(
         for tries, did in enumerate(dids, start=1):
             await network.connect(did, down.url(), queued=envelopes(1))
             network.now_ms += 1
+            ahead_ms = YEAR_MS if tries == ahead_at else 0
+            network.now_ms += ahead_ms
             await workers.sweep(network.outbound_queues)
+            network.now_ms -= ahead_ms
             found += workers._agents
             await network.identities().answered(ReleaseLeases, tries)
             await network.state(did)  # by the time of an answer the failed one sleeps
-    # A round ends with the first queue that is newer than its begin.
-    assert found == [*dids[:3], *dids[:3]]
+    # A round ends with the first queue that is newer than its begin, by a clock that is right.
+    assert found == [*dids[:of_round], *dids[: 6 - of_round]]
+
+
+async def test_sweeps_reach_each_agent_whose_messages_came_by_a_clock_that_was_ahead(
+    network: DeliveryNetwork,
+) -> None:
+    dids = [did_key(raw_key(number)) for number in range(10, 13)]
+    async with agent_host(running=False) as down:
+        for did in dids:
+            await network.connect(did, down.url(), queued=envelopes(1))
+        network.now_ms -= YEAR_MS
+        workers = network.workers(down.lookup, agents_max=1)
+        for tries in (1, 2, 3):
+            await workers.sweep(network.outbound_queues)
+            (did,) = workers._agents
+            dids.remove(did)
+            await network.identities().answered(ReleaseLeases, tries)
+            await network.state(did)
 
 
 async def test_a_sweep_does_not_start_a_worker_again_that_it_has_stopped(
