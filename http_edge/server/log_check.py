@@ -226,10 +226,11 @@ def _living(leases: HostLeases) -> tuple[Sequence[HostLease], float]:
 
     A longer lease than any is that of a lost host, from before the clock was set back.
     """
-    now_s = leases.clock_s()
+    found = leases.living()
+    now_s = leases.clock_s()  # after them: a lease that was renewed meanwhile is no longer than any
     if now_s is None:
         now_s = time.monotonic()
-    living = [one for one in leases.living() if one.ends_s <= now_s + LEASE_S_MAX]
+    living = [one for one in found if one.ends_s <= now_s + LEASE_S_MAX]
     return living, max((one.ends_s - now_s for one in living), default=0.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, no
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
+from eventstore.stores.host_lease_file import HostLeaseFile
 from eventstore.stores.open_log import open_host_leases, open_log
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
@@ -229,6 +230,23 @@ def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(
         monkeypatch.setattr(time, "sleep", lambda _: leases.leave(lease))
         check_log(settings.on_node("new", "127.0.0.1"))
         assert leases.living() == []
+
+
+def test_a_host_that_renews_the_longest_lease_during_a_start_is_not_overlooked(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = HostLease("host-old-0", "old", "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL + 1)
+
+    class Renewed(HostLeaseFile):
+        def living(self) -> Sequence[HostLease]:
+            self.renew(lease, LEASE_S_MAX)
+            return super().living()
+
+    path = settings.data_dir / "leases"
+    monkeypatch.setattr(log_check, "host_leases", lambda *_: Renewed(path))
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -LEASE_S_MAX)
+    with pytest.raises(Stop, match="cannot run beside this one are running: old"):
+        check_log(settings.on_node("new", "127.0.0.1"))
 
 
 def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
