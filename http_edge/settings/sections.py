@@ -198,7 +198,7 @@ class DidComm(Section):
     delivery_bytes_max: int = Field(default=2 * MIB, ge=64 * KIB, le=16 * MIB)
     """Bytes of messages in one delivery or batch, but always at least one message. Base64 and the
     envelope double the length."""
-    lease_s: float = Field(default=30, gt=0, le=3_600)
+    lease_s: float = Field(default=30, ge=1, le=3_600)
     """Time after which a delivered message without an acknowledgement is offered again. Wallets
     wait 15 s for an answer."""
     delay_s_max: float = Field(default=60, ge=0, le=600)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from http_edge.didcomm.delivery.hand_out import delivery_to
 from http_edge.settings.settings import (
     DidComm,
     DidWeb,
@@ -201,6 +202,18 @@ def test_a_list_of_who_may_register_is_refused_where_others_may(
             ValidationError, match=f"{listed}: expected none, or .*registration allow_list"
         ):
             section.model_validate_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(("lease_s", "fits"), [(0.0004, False), (0.9, False), (1, True)])
+def test_messages_that_are_delivered_are_leased_and_not_only_shown(
+    lease_s: float, *, fits: bool
+) -> None:
+    if fits:
+        settings = DidComm(lease_s=lease_s)
+        assert delivery_to("phone", "live", 1, settings).lease_ms == lease_s * 1000
+    else:
+        with pytest.raises(ValidationError):
+            DidComm(lease_s=lease_s)
 
 
 def test_the_largest_body_has_room_among_all_bodies_that_an_edge_holds() -> None:
