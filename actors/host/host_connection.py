@@ -242,13 +242,18 @@ class HostServer:
 
         Raises:
             OSError: the address does not belong to this machine.
+            RuntimeError: the process may have no more threads.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.bind((address, 0))
-        listener.listen(_BACKLOG)
+        try:
+            listener.bind((address, 0))
+            listener.listen(_BACKLOG)
+            vital_thread("edge-accept", lambda: self._accept(listener)).start()
+        except (OSError, RuntimeError):
+            listener.close()
+            raise
         self._listener = listener
-        vital_thread("edge-accept", lambda: self._accept(listener)).start()
         port, token = listener.getsockname()[1], self._token
         return HostLease(name, node, incarnation, address, port, token, protocol=protocol)
 

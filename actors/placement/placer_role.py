@@ -115,6 +115,7 @@ class PlacerRole:
 
         Raises:
             OSError: the address is not of this machine.
+            RuntimeError: the process may have no more threads.
         """
         loop = asyncio.get_running_loop()
 
@@ -201,6 +202,8 @@ class PlacerRole:
                 self._term.ended()
         except LogUnavailable as error:
             _LOG.debug("%s", error)
+        except Exception:  # noqa: BLE001 - the next look may succeed
+            _LOG.exception("failed to look at the lease of the %s", self._name)
         if not self._term.is_running():
             former, self._placer = self._placer, None
             if former is not None:

@@ -11,9 +11,9 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from actors.core.partitioning import DEDICATED_HOST_PREFIX, HOST_PREFIX
 from actors.host.clock import new_id, system_clock
@@ -37,6 +37,8 @@ ENDING_S_MAX: Final = 6.0
 """Time for the processes of a killed node to end: until then they renew their leases."""
 _CALL_S_MAX: Final = 10.0
 """Time for a step of a move, which waits for a running transaction and then stores a claim."""
+Vital: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Runs a coroutine in a task whose failure ends the process."""
 
 
 def node_name() -> str:
@@ -48,15 +50,17 @@ def node_name() -> str:
 class ClusterNode:
     """One node of a cluster, or the only node of a mediator with a placer."""
 
-    def __init__(self, settings: Settings, away: Collection[int] = ()) -> None:
+    def __init__(self, settings: Settings, away: Collection[int] = (), *, vital: Vital) -> None:
         """A node that has not joined yet; ``settings.node`` is its name, None if it is alone.
 
         ``away`` are the databases that it does not serve now: the caller removes one that has
-        passed the checks of a start, and calls ``stand_by``.
+        passed the checks of a start, and calls ``stand_by``. Roles run as ``vital``: a node that
+        went on without one could never take it over.
         """
         self.name = settings.node or ""
         self._settings = settings
         self._away = away
+        self._vital = vital
         self._finder = host_finder(settings, lambda: away)
         self._placers = PlacerLinks(f"serve-{self.name}", self._finder, placement_of(settings))
         # All placers of this process share a name: a new one's connections end the old one's.
@@ -88,7 +92,7 @@ class ClusterNode:
         """Stand by as the placer of a database that has passed the checks of a start."""
         role = self._role(database)
         self._roles.append(role)
-        self._running.append(asyncio.create_task(role.run(self._settings.host_address)))
+        self._running.append(self._vital(role.run(self._settings.host_address)))
 
     async def _namesake(self) -> str | None:
         """A living host of shards on a node of this name: an earlier process, or another node."""

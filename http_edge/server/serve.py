@@ -226,7 +226,7 @@ class _Mediator:
             self._stop_on(noted[0])
             return int(self._exit)
         if self._settings.has_placer:
-            self._node = ClusterNode(self._settings, self._away)
+            self._node = ClusterNode(self._settings, self._away, vital=self._vital)
             try:
                 await self._unless_stopping(self._join(self._node))
             except Stop:

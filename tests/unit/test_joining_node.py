@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -34,7 +35,7 @@ async def test_a_node_is_no_placer_of_a_database_that_has_not_passed_the_checks(
     settings: Settings,
 ) -> None:
     away = {1}
-    node = ClusterNode(settings, away)
+    node = ClusterNode(settings, away, vital=asyncio.create_task)
     leases = [open_host_leases(dsn) for dsn in settings.log_dsns]
 
     def placers(database: int) -> list[str]:
@@ -69,7 +70,10 @@ async def test_rows_of_a_database_that_has_not_passed_the_checks_name_no_host_an
                 leases.take(ours, LEASE_S_MAX)
     away = {1: "a part of another log"}
     publish_away(tmp_path, away)
-    node, edge = ClusterNode(settings, away), RayEdge("edge-0", settings, lambda _: None, KEYS)
+    node, edge = (
+        ClusterNode(settings, away, vital=asyncio.create_task),
+        RayEdge("edge-0", settings, lambda _: None, KEYS),
+    )
     with closing(node._finder), closing(edge._finder):
         for finder in (node._finder, edge._finder):
             found = {name: lease.incarnation for name, lease in (await finder.living()).items()}

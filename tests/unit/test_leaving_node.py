@@ -58,7 +58,8 @@ class AbsentPlacer:
 async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    node = ClusterNode(Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1"))
+    settings = Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1")
+    node = ClusterNode(settings, vital=asyncio.create_task)
     placer = AbsentPlacer(shards=2)
     node._placers.each[:] = [cast("PlacerLink", placer)]
     async with asyncio.timeout(10):
@@ -73,7 +74,8 @@ async def test_a_node_that_leaves_waits_for_no_database_that_does_not_answer(
 ) -> None:
     """Its placer may answer for the time of its lease, and its shards cannot move."""
     log = f"postgresql://127.0.0.1:{free_port()}/none"
-    node = ClusterNode(Settings(data_dir=tmp_path, log=log, node="a", node_address="127.0.0.1"))
+    settings = Settings(data_dir=tmp_path, log=log, node="a", node_address="127.0.0.1")
+    node = ClusterNode(settings, vital=asyncio.create_task)
     placer = AbsentPlacer(shards=2)
     node._placers.each[:] = [cast("PlacerLink", placer)]
     async with asyncio.timeout(10):

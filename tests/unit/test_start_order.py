@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from http_edge.settings.settings import Limits, Settings
 
 WAIT_S = 10.0
 LONG_S = 600.0
+NOT_HERE = "192.0.2.1"
+"""An address for documentation, which no machine has."""
 
 
 def mediator_of(settings: Settings, away: dict[int, str] | None = None) -> Any:
@@ -80,13 +83,9 @@ async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_hos
     assert (mediator._node._roles, mediator._hosts, mediator._edges) == ([], {}, {})
 
 
-async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_what_is_away_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placer_link, "_ANSWER_S_MAX", LONG_S)
-    settings = Settings(data_dir=tmp_path).on_node("a", "127.0.0.1")
-    away = {1: "its port failed"}
-    mediator: Any = mediator_of(settings, away)
+@contextmanager
+def silent_placer(settings: Settings) -> Iterator[asyncio.Event]:
+    """Another node's placer that answers nothing; yields what happens when it gets a question."""
     loop, has_question = asyncio.get_running_loop(), asyncio.Event()
 
     def no_batch(*_: object) -> None:
@@ -99,12 +98,36 @@ async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_wha
     lease = silent.listen("127.0.0.1", placer.name, "b", "silent", protocol=placer.protocol)
     with closing(open_host_leases(settings.log_dsn)) as leases:
         leases.take(lease, LONG_S)
+        yield has_question
+    silent.stop()
+
+
+async def test_a_signal_ends_a_node_that_waits_to_learn_whether_others_serve_what_is_away_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placer_link, "_ANSWER_S_MAX", LONG_S)
+    settings = Settings(data_dir=tmp_path).on_node("a", "127.0.0.1")
+    mediator: Any = mediator_of(settings, {1: "its port failed"})
+    with silent_placer(settings) as has_question:
         serving = asyncio.create_task(mediator.serve([]))
         async with asyncio.timeout(WAIT_S):
             await has_question.wait()
             mediator._stop_on(signal.SIGTERM)
             assert await serving == Exit.OK
-    silent.stop()
+    assert (mediator._hosts, mediator._edges) == ({}, {})
+
+
+async def test_a_node_that_fails_to_stand_by_as_a_placer_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its part as a placer it would serve, and never take over from another node."""
+    monkeypatch.setattr(placer_link, "_ANSWER_S_MAX", LONG_S)
+    settings = Settings(data_dir=tmp_path).on_node("a", NOT_HERE)
+    mediator: Any = mediator_of(settings, {1: "its port failed"})
+    with silent_placer(settings):
+        async with asyncio.timeout(WAIT_S):
+            assert await mediator.serve([]) == Exit.INTERNAL
+    assert "the main process failed" in caplog.messages
     assert (mediator._hosts, mediator._edges) == ({}, {})
 
 

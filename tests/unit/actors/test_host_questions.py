@@ -269,7 +269,7 @@ async def test_the_next_placer_of_a_process_takes_the_place_of_the_last_at_each_
     settings = Settings(data_dir=tmp_path)
     options = HostOptions("host-0", settings.log_dsn, None, HostLimits())
     host = RayIdentityHost(options, lambda _name: None)
-    node = ClusterNode(settings)
+    node = ClusterNode(settings, vital=asyncio.create_task)
     for _ in range(3):
         placer = node._new_placer(0)
 
