@@ -27,9 +27,10 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     The events repeat ``command_key``. They do not repeat ``request_id``, which a client may choose:
     it appears beside the key in log lines, and is empty for a command without a request.
 
-    ``source`` is the sender whose turn this takes (``actors.core.cost.source_key``; empty for the
-    mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``,
-    together with the page that is read (with 0 neither counts, with ``PAID`` the page alone);
+    ``source`` is the sender whose turn this takes (``actors.core.cost.source_key``; for a session
+    its identity; empty for the mediator), ``cost`` the writer's work, ``charge`` what counts
+    against the rate of ``source``, together with the page that is read (with 0 neither counts,
+    with ``PAID`` the page alone);
     ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
     ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
     """

@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import WSMessage, WSMsgType, web
 
 from actors.core.commands import OpenSession
+from actors.core.cost import source_key
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import IdentityGone, Notice, Registered, Reply
@@ -228,10 +229,15 @@ class SocketEndpoint:
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host, and update the end of the registration."""
         partition = self._gateway.routes.partition_of(session.did)
-        command = OpenSession(self._edge)
-        reply: Reply = await self._gateway.submit(
-            Submission(partition, session.did, b"", command=command, request_id=current())
+        submission = Submission(
+            partition,
+            session.did,
+            b"",
+            command=OpenSession(self._edge),
+            request_id=current(),
+            source=source_key(session.did),  # as for the end of a session (``Hub``)
         )
+        reply: Reply = await self._gateway.submit(submission)
         if isinstance(reply, Registered):
             session.until_s = reply.until_s
             return None

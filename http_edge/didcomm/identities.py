@@ -19,6 +19,7 @@ from actors.core.commands import (
     Command,
     DeliverMessages,
     FindAccount,
+    Listen,
     Page,
     QueueEnvelopes,
     RemoveMessages,
@@ -108,14 +109,16 @@ class Identities:
             command = msgspec.structs.replace(command, waits_for_turn=True)
         partition = self._gateway.routes.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient. All that a message of an account
-        # causes takes the turns of its sender: one message may claim hundreds of keys.
+        # causes takes the turns of its sender: one message may claim hundreds of keys. A session,
+        # though, begins in the turns of its account, whichever DID speaks: there it ends (``Hub``).
+        is_of_target = by_owner or isinstance(command, Listen)
         submission = Submission(
             partition,
             target,
             key,
             command=command,
             request_id=current(),
-            source=source_key(target if by_owner else speaker() or target),
+            source=source_key(target if is_of_target else speaker() or target),
             cost=turn_cost(command),
             charge=cost(command) if by_owner else 0.0,
             speaker="" if by_mediator else speaker(),

@@ -12,6 +12,7 @@ from contextvars import Context
 from typing import Final, Protocol
 
 from actors.core.commands import CloseSession, ReleaseLeases
+from actors.core.cost import source_key
 from actors.core.replies import EnvelopeDelivered, Notice
 from actors.core.submissions import Submission
 from http_edge.dispatch.gateway import Gateway
@@ -132,10 +133,11 @@ class Hub:
             subscriber.close(code)
 
     async def session_ended(self, did: str) -> None:
-        """Wait until the host has processed a pending ``CloseSession`` of this identity.
+        """Wait until the host has answered a pending ``CloseSession`` of this identity, or cannot.
 
         Two calls to a host can overtake each other, and the end of the last session must not
-        arrive after the beginning of the next.
+        arrive after the beginning of the next. At the host both take the turns of the identity:
+        an end without an answer may still wait there.
         """
         ending = self._ending.get((did, ""))
         if ending is not None:
@@ -158,4 +160,5 @@ class Hub:
 
     async def _submit(self, did: str, command: CloseSession | ReleaseLeases) -> None:
         partition = self._gateway.routes.partition_of(did)
-        await self._gateway.submit(Submission(partition, did, b"", command=command))
+        source = source_key(did)  # as for what begins a session
+        await self._gateway.submit(Submission(partition, did, b"", command=command, source=source))
