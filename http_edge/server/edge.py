@@ -381,16 +381,26 @@ class Edge:
         self._gateway.forget(host)
 
     async def _probe_hosts(self) -> None:
-        """Notice a host that restarted while this edge sent it nothing."""
+        """Notice a host that restarted while this edge sent it nothing.
+
+        A probe of a host that is down takes as long as a call may, and delays no other.
+        """
+        under_way: dict[str, asyncio.Task[None]] = {}
         while True:
             await asyncio.sleep(_PROBE_S)
+            under_way = {host: probe for host, probe in under_way.items() if not probe.done()}
             hosts = {*self._gateway.routes.hosts(), *self._hub.hosts()}
-            await asyncio.gather(*[self._probe(host) for host in hosts])
+            for host in hosts - under_way.keys():
+                under_way[host] = self._working.run(self._probe(host), Context())
 
     async def _probe(self, host: str) -> None:
-        with contextlib.suppress(HostUnavailable):
+        try:
             incarnation = await self._gateway.port(host).heartbeat(len(self._hub))
             self._gateway.saw_incarnation(host, incarnation)
+        except HostUnavailable:
+            pass
+        except Exception:  # noqa: BLE001 - the next probe may succeed
+            _LOG.exception("the probe of %s failed", host)
 
     async def _sweep_outbound(self) -> None:
         """Find waiting messages without a delivery worker: their edge died, or had no room."""
