@@ -53,7 +53,7 @@ def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=_SORTED)
-        kinds = _SAME if has_floats is False else kinds_in(value, len(text))
+        kinds = _SAME if has_floats is False else kinds_in(value)
         # RFC 8785 sorts keys by UTF-16 code units and writes numbers as ECMAScript does; orjson
         # sorts by UTF-8 bytes and writes floats its own way.
         if kinds <= _SAME and (text.isascii() or not _ASTRAL.search(text)):

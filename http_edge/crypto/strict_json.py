@@ -41,10 +41,8 @@ FLOATS_MAX: Final = 4_000
 the canonical form; the largest honest command has one for each of its 1,000 events."""
 FEW_VALUES: Final = 256
 """One loop checks texts with at most so many values and ``DEPTH_MAX`` arrays and objects, however
-long, in 0.1 µs for each value: envelopes are a few long strings."""
-SMALL_BYTES: Final = 4_096
-"""Other texts up to this size are checked value by value, at 0.4 µs for each value; larger ones
-level by level, at 0.1 µs for each value and 13 µs before the first."""
+long, in 0.1 µs for each value: envelopes are a few long strings. Others are checked level by level,
+at 0.1 µs for each value and 13 µs before the first."""
 
 _RULES: Final = frozenset(
     {
@@ -114,8 +112,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     value = _loads(body)
     floats = _has_floats_among_few(value)
     if floats is None:
-        is_small = len(body) <= SMALL_BYTES
-        floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
+        floats = _has_floats_below(value)
     # orjson keeps only the last of two equal keys. The length shows whether it dropped any: orjson
     # writes no token longer than it read it. It writes a string with the shortest escapes, an
     # integer with its own digits ("-0" as "0"), and no white space; dropping a member shortens the
@@ -216,30 +213,18 @@ def _levels(value: object) -> Iterator[list[Any]]:
         ]
 
 
-def kinds_in(value: object, size_bytes: int) -> set[type]:
-    """The types that occur in a value whose text has about ``size_bytes``."""
+def kinds_in(value: object) -> set[type]:
+    """The types that occur in a value."""
     kinds: set[type] = set()
-    if size_bytes <= SMALL_BYTES:
-        _add_kinds(value, kinds)
-    else:
-        for level in _levels(value):
-            kinds.update(map(type, level))
+    for level in _levels(value):
+        kinds.update(map(type, level))
     return kinds
-
-
-def _add_kinds(value: Any, kinds: set[type]) -> None:
-    kind = type(value)
-    kinds.add(kind)
-    children = value.values() if kind is dict else value if kind is list else ()
-    for child in children:
-        if type(child) is not str:
-            _add_kinds(child, kinds)
 
 
 def _has_floats_below(
     value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX
 ) -> bool:
-    """``_has_floats`` for a value of many parts; also refuses too many floats."""
+    """Does a value contain a float? Refuses deep nesting, many floats, and numbers out of range."""
     floats = 0
     for depth, level in enumerate(_levels(value)):
         kinds = set(map(type, level))
@@ -260,7 +245,7 @@ def _has_floats_below(
 
 
 def _has_floats_among_few(value: Any) -> bool | None:
-    """``_has_floats`` for a value of few parts, for which one loop costs less than calls.
+    """``_has_floats_below`` for a value of few parts, which one loop checks in less time.
 
     None for any other value: with more than ``DEPTH_MAX`` arrays and objects it may be too deep,
     and with more than ``FEW_VALUES`` values a loop is no longer the cheapest.
@@ -291,21 +276,3 @@ def _is_float(number: float) -> bool:
     if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
         raise JsonRefused("number out of range")
     return True
-
-
-def _has_floats(value: Any, room: int) -> bool:
-    """Does the value contain a float? Refuses deep nesting and numbers out of range."""
-    kind = type(value)
-    if kind is dict:
-        children = value.values()
-    elif kind is list:
-        children = value
-    else:
-        return (kind is int or kind is float) and _is_float(value)
-    if room == 0:
-        raise JsonRefused("nested too deep")
-    floats = False
-    for child in children:
-        if type(child) is not str and _has_floats(child, room - 1):
-            floats = True
-    return floats
