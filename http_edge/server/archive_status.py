@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from actors.host.clock import Clock
 from http_edge.server.status_files import (
-    Unreadable,
+    Status,
+    StatusFile,
     age_s,
     database_numbers,
-    publish,
     read_status,
     status_path,
 )
@@ -27,14 +25,13 @@ _MS: Final = 1_000
 _NAME: Final = "archive-status.json"
 
 
-class ArchiveStatus(msgspec.Struct, kw_only=True):
+class ArchiveStatus(Status, kw_only=True):
     """The status of archiving. Positions are those of the log, times Unix ms.
 
     ``position`` is that of the seam, ``rows_left`` counts all rows that have left, ``rows_stayed``
     those before the seam that are still in the log; all None until a round has found rows that are
     old enough. ``ended_at_ms`` is when a round last completed, ``erased_at_ms`` when erased
     contents were last taken out of the archive, ``pruned_at_ms`` when the archive was last pruned.
-    ``fault`` is empty while nothing is wrong.
     """
 
     position: int | None = None
@@ -43,11 +40,9 @@ class ArchiveStatus(msgspec.Struct, kw_only=True):
     ended_at_ms: int | None = None
     erased_at_ms: int | None = None
     pruned_at_ms: int | None = None
-    fault: str = ""
-    fault_since_ms: int | None = None
 
 
-class Reporter:
+class Reporter(StatusFile[ArchiveStatus]):
     """Keeps the status file up to date. A file that cannot be written stops no round."""
 
     def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
@@ -55,10 +50,7 @@ class Reporter:
 
         ``database`` is the number of the log's database if there are several.
         """
-        self._path = status_path(data_dir, _NAME, database)
-        self._clock = clock
-        earlier = read_status(self._path, ArchiveStatus)
-        self._status = earlier if isinstance(earlier, ArchiveStatus) else ArchiveStatus()
+        super().__init__(status_path(data_dir, _NAME, database), clock, ArchiveStatus)
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
         """Note the seam after a round; see ``ArchiveStatus`` for the figures."""
@@ -88,26 +80,14 @@ class Reporter:
         status.fault, status.fault_since_ms = "", None
         self._write()
 
-    def on_fault(self, error: Exception) -> None:
-        """Note the fault because of which rows stay; the next round tries again."""
-        if not self._status.fault:
-            self._status.fault_since_ms = self._clock()
-        self._status.fault = str(error)
-        self._write()
-
     def _is_over(self, last_ms: int | None, every_s: float) -> bool:
         """Has this time passed since? A last time in the future is from a clock that ran fast."""
         return not 0 <= self._clock() - (last_ms or 0) < every_s * _MS
-
-    def _write(self) -> None:
-        publish(self._path, msgspec.json.encode(self._status))
 
 
 def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     status = read_status(status_path(data_dir, _NAME, database), ArchiveStatus) or ArchiveStatus()
-    if isinstance(status, Unreadable):
-        status = ArchiveStatus(fault=status.why, fault_since_ms=status.since_ms)
     return {
         "position": status.position,
         "rows_left": status.rows_left,

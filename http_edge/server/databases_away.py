@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from http_edge.server.status_files import Unreadable, publish, read_status
+from http_edge.server.status_files import Unreadable, publish, read_file
 from http_edge.settings.settings import Settings
 
 _NAME: Final = "databases-away.json"
@@ -27,7 +27,7 @@ def publish_away(data_dir: Path, away: Mapping[int, str]) -> None:
 def read_away(settings: Settings) -> dict[int, str]:
     """What was published last; empty if every database is served, as a single one always is."""
     count = len(settings.log_dsns)
-    away = read_status(settings.data_dir / _NAME, dict[int, str]) if count > 1 else None
+    away = read_file(settings.data_dir / _NAME, dict[int, str]) if count > 1 else None
     return dict.fromkeys(range(count), away.why) if isinstance(away, Unreadable) else away or {}
 
 

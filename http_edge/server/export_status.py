@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import msgspec
-
 from actors.host.clock import Clock
 from http_edge.server.status_files import (
-    Unreadable,
+    Status,
+    StatusFile,
     age_s,
     database_numbers,
-    publish,
     read_status,
     status_path,
 )
@@ -30,26 +28,23 @@ Rewriting = Literal["merging", "erasing", "pruning"]
 _NAME: Final = "export-status.json"
 
 
-class ExportStatus(msgspec.Struct, kw_only=True):
+class ExportStatus(Status, kw_only=True):
     """The status of the export. Positions are those of the log, times Unix ms.
 
     Everything recorded until ``complete_until_ms`` is exported; None if that time is unknown.
     ``position`` is None until this process has exported something or found the whole log exported,
     ``stepped_at_ms`` until it has exported something, ``caught_up_at_ms`` until any process has
-    found the whole log exported. ``fault`` is empty while nothing is wrong. ``is_standing_by``
-    means that another process exports.
+    found the whole log exported. ``is_standing_by`` means that another process exports.
     """
 
     position: int | None = None
     stepped_at_ms: int | None = None
     caught_up_at_ms: int | None = None
     complete_until_ms: int | None = None
-    fault: str = ""
-    fault_since_ms: int | None = None
     is_standing_by: bool = False
 
 
-class Reporter:
+class Reporter(StatusFile[ExportStatus]):
     """Keeps the status file up to date. A file that cannot be written stops no export."""
 
     def __init__(self, data_dir: Path | None, clock: Clock, database: int | None = None) -> None:
@@ -59,17 +54,14 @@ class Reporter:
         a process that ends again and again before it has caught up would seem to have just begun.
         Without a file that time counts from when this process began to export.
         """
-        self._path = None if data_dir is None else status_path(data_dir, _NAME, database)
-        self._clock = clock
-        self._log_position: int | None = None
-        earlier = None if self._path is None else read_status(self._path, ExportStatus)
-        if not isinstance(earlier, ExportStatus):
-            earlier = ExportStatus()
+        path = None if data_dir is None else status_path(data_dir, _NAME, database)
+        super().__init__(path, clock, ExportStatus)
         self._status = ExportStatus(
-            caught_up_at_ms=earlier.caught_up_at_ms,
-            fault=earlier.fault,
-            fault_since_ms=earlier.fault_since_ms,
+            caught_up_at_ms=self._status.caught_up_at_ms,
+            fault=self._status.fault,
+            fault_since_ms=self._status.fault_since_ms,
         )
+        self._log_position: int | None = None
         self._not_rewritten: dict[Rewriting, tuple[int, str]] = {}
         """Since when files cannot be rewritten for a purpose, in Unix ms, and why."""
         self._leave_standby()
@@ -97,11 +89,8 @@ class Reporter:
 
     def on_fault(self, error: Exception) -> None:
         """Note a fault that lasts until the next step or catching up."""
-        if not self._status.fault:
-            self._status.fault_since_ms = self._clock()
-        self._status.fault = str(error)
         self._leave_standby()
-        self._write()
+        super().on_fault(error)
 
     def on_rewriting_fault(self, purpose: Rewriting, error: Exception) -> None:
         """Note why files cannot be rewritten for a purpose: a fault that lasts until they are.
@@ -140,11 +129,6 @@ class Reporter:
         if self._path is None and self._status.caught_up_at_ms is None:
             self._status.caught_up_at_ms = self._clock()
 
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        publish(self._path, msgspec.json.encode(self._status))
-
 
 def figures(
     data_dir: Path, log_position: int | None, now_ms: int, database: int | None = None
@@ -162,8 +146,6 @@ def figures(
         # Edges on other machines have no such file.
         fault = "the exporting process runs on another machine or has not started"
         status = ExportStatus(fault=fault)
-    elif isinstance(status, Unreadable):
-        status = ExportStatus(fault=status.why, fault_since_ms=status.since_ms)
     return _figures(status, log_position, now_ms)
 
 

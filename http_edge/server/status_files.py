@@ -8,11 +8,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-_Status = TypeVar("_Status")
+from actors.host.clock import Clock
+
+_Content = TypeVar("_Content")
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """The status of some work, whose ``fault`` is empty while nothing is wrong; times are Unix ms.
+
+    ``fault_since_ms`` is when the first of its faults was noted that came without a success since.
+    """
+
+    fault: str = ""
+    fault_since_ms: int | None = None
+
+
+_Status = TypeVar("_Status", bound=Status)
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -62,8 +77,37 @@ def publish(path: Path, content: bytes) -> None:
             file.truncate()
 
 
-def read_status(path: Path, kind: type[_Status]) -> _Status | Unreadable | None:
-    """The status in a file of JSON, None if there is no such file."""
+class StatusFile(Generic[_Status]):
+    """Keeps the file of a status up to date. If it cannot be written, the work goes on."""
+
+    def __init__(self, path: Path | None, clock: Clock, kind: type[_Status]) -> None:
+        """Go on from the status of an earlier process; without ``path`` there is no file."""
+        self._path, self._clock = path, clock
+        earlier = None if path is None else read_file(path, kind)
+        self._status = earlier if isinstance(earlier, kind) else kind()
+
+    def on_fault(self, error: Exception) -> None:
+        """Note a fault that lasts until the work succeeds."""
+        if not self._status.fault:
+            self._status.fault_since_ms = self._clock()
+        self._status.fault = str(error)
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            publish(self._path, msgspec.json.encode(self._status))
+
+
+def read_status(path: Path, kind: type[_Status]) -> _Status | None:
+    """The status in a file; a fault if it cannot be read, None if there is no such file."""
+    status = read_file(path, kind)
+    if isinstance(status, Unreadable):
+        return kind(fault=status.why, fault_since_ms=status.since_ms)
+    return status
+
+
+def read_file(path: Path, kind: type[_Content]) -> _Content | Unreadable | None:
+    """The content of a file of JSON, None if there is no such file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
