@@ -6,7 +6,6 @@ terminal.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -29,7 +28,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 _GAP: Final = "  "
 _RULE: Final = "\u2500"
 _MOVED: Final = "\u2193"
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def print_json(value: object) -> None:
@@ -193,38 +191,15 @@ def write_file(path: Path, content: bytes, option: str) -> None:
     """
     with _writing(path, option):
         is_new = not path.exists()
-        with open(path, "wb", opener=_as_it_is) as file:
-            if not path.is_file():  # a pipe or a device
-                file.write(content)
-                return
-            try:
-                _take_room(file.fileno(), len(content))
-                file.write(content)
-                file.truncate()
-            except OSError:
-                if is_new:
-                    Path(os.path.realpath(path)).unlink()
-                raise
-
-
-def _as_it_is(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
-
-
-def _take_room(file: int, size: int) -> None:
-    """Take the room on the disk for so many bytes of an open file.
-
-    Raises:
-        OSError: there is no room; the file is as it was.
-    """
-    former = os.fstat(file).st_size
-    try:
-        os.posix_fallocate(file, 0, size)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            os.ftruncate(file, former)
+        former = path.read_bytes() if path.is_file() else b""
+        try:
+            path.write_bytes(content)
+        except OSError:
+            if is_new:
+                Path(os.path.realpath(path)).unlink(missing_ok=True)
+            elif former:
+                path.write_bytes(former)  # its room is free again
             raise
-        # Not every file system can tell before.
 
 
 def require_writable(path: Path, option: str) -> None:
