@@ -19,6 +19,8 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from cachetools import LRUCache
+
 from http_edge.settings.settings import Outbound
 
 _IPV4_NETWORK_BITS: Final = 24
@@ -46,8 +48,7 @@ class Places:
             Responsiveness.NEW: _Pool(settings, SharedPlaces(settings.in_flight_new_max), whole),
             Responsiveness.SLOW: _Pool(settings, SharedPlaces(settings.in_flight_slow_max)),
         }
-        self._known: OrderedDict[str, Responsiveness] = OrderedDict()
-        self._known_max = settings.endpoints_remembered_max
+        self._known: LRUCache[str, Responsiveness] = LRUCache(settings.endpoints_remembered_max)
 
     @asynccontextmanager
     async def turn(self, agent: str, endpoint: str) -> AsyncIterator[Turn]:
@@ -72,9 +73,6 @@ class Places:
     def remember(self, name: str, responsiveness: Responsiveness) -> None:
         """Remember an endpoint's responsiveness; forget the longest unused if too many."""
         self._known[name] = responsiveness
-        self._known.move_to_end(name)
-        if len(self._known) > self._known_max:
-            self._known.popitem(last=False)
 
     def of(
         self, responsiveness: Responsiveness, addresses: Collection[str]
