@@ -167,14 +167,9 @@ class SampleExport:
         *,
         known_heads: dict[str, Head] | None = None,
         witnessed: dict[str, bytes] | None = None,
-        processes: int = 1,
     ) -> tuple[list[ExportFinding], ExportSummary]:
         *findings, summary = verify_export(
-            self.place,
-            key,
-            known_heads=known_heads,
-            witnessed=witnessed,
-            processes=processes,
+            self.place, key, known_heads=known_heads, witnessed=witnessed
         )
         assert isinstance(summary, ExportSummary)
         found = [finding for finding in findings if isinstance(finding, ExportFinding)]

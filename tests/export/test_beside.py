@@ -25,7 +25,7 @@ def test_the_first_transaction_that_is_missing_is_named_with_its_time(
     growing.grow(2)
     export_all(sqlite_log, place)
     growing.grow()
-    *_, summary = verify_export(place, SIGNED_BY, processes=1)
+    *_, summary = verify_export(place, SIGNED_BY)
     assert isinstance(summary, ExportSummary)
     monkeypatch.setattr(event_log, "_PAGE_ROWS", rows_at_once)
     # Two rows and their seal, and then those of another partition.
@@ -45,7 +45,7 @@ def test_a_log_with_another_constant_than_its_export_was_changed(
 ) -> None:
     Growing(sqlite_log).grow()
     export_all(sqlite_log, place)
-    *_, summary = verify_export(place, SIGNED_BY, processes=1)
+    *_, summary = verify_export(place, SIGNED_BY)
     assert isinstance(summary, ExportSummary)
     sqlite_log.setting(name, "another")
     (found,) = beside.compare_end(sqlite_log, summary, recorded_before_ms=0)

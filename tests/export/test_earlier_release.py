@@ -87,7 +87,7 @@ def test_it_is_verified_as_often_as_wanted_and_marked_once_it_has_a_tree(
     marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     def verified_before_up_to() -> int:
-        *found, summary = verify_export(old, SIGNED_BY, processes=1, marks=marks)
+        *found, summary = verify_export(old, SIGNED_BY, marks=marks)
         assert isinstance(summary, ExportSummary)
         assert found == []
         return summary.verified_before_up_to

@@ -289,7 +289,7 @@ def test_an_index_file_that_was_replaced_while_it_was_being_read_is_not_called_d
             export.sweep()
 
         with pytest.raises(ExportUnavailable, match=f"{INDEX}/.* replaced by another one"):
-            list(verify_export(place, SIGNED_BY, processes=1, progress=merge))
+            list(verify_export(place, SIGNED_BY, progress=merge))
         with (
             Lookup(opened, opened.catalog.last) as lookup,
             pytest.raises(ExportUnavailable, match=f"{INDEX}/.* replaced by another one"),

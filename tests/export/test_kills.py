@@ -68,7 +68,7 @@ def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(
         assert exported_log(place) == list(whole_log(log))
         export_all(log, place)
         assert catalog_of(place).strays == []
-        assert [*verify_export(place, SIGNED_BY, processes=1)][:-1] == []
+        assert [*verify_export(place, SIGNED_BY)][:-1] == []
         _assert_published_head_is_of(log, place, exported_log(place))
     assert fatal > 5 * apart
 
@@ -195,7 +195,7 @@ def test_an_exporter_goes_on_after_any_step_that_failed(
         _export_and_compact(export)
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert catalog_of(place).strays == []
-    assert [*verify_export(place, SIGNED_BY, processes=1)][:-1] == []
+    assert [*verify_export(place, SIGNED_BY)][:-1] == []
 
 
 def _export_and_compact(export: Any) -> None:

@@ -28,7 +28,7 @@ ONE_EACH = Bounds(rows_max=1, bytes_max=1_000_000)
 
 
 def checked(place: ExportPlace) -> tuple[list[ExportFinding], ExportSummary]:
-    *found, summary = verify_export(place, SIGNED_BY, processes=1)
+    *found, summary = verify_export(place, SIGNED_BY)
     assert isinstance(summary, ExportSummary)
     return [one for one in found if isinstance(one, ExportFinding)], summary
 
@@ -174,7 +174,7 @@ def test_heads_are_not_blamed_for_a_tile_that_is_lost(
     export_all(sqlite_log, place)
     tile = f"{TREE}/tile/0/000.p/12"
     place.remove(tile)
-    *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
+    *found, _ = verify_export(place, SIGNED_BY, witnessed={"a witness": held})
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.MISSING, tile)
     ]
@@ -192,7 +192,7 @@ def test_a_tile_that_is_lost_with_its_rows_is_a_finding_beside_theirs(
     lost = [catalog_of(place).files[1].path, f"{TREE}/tile/0/000"]
     for path in lost:
         place.remove(path)
-    *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
+    *found, _ = verify_export(place, SIGNED_BY, witnessed={"a witness": held})
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.MISSING, path) for path in lost
     ]

@@ -170,7 +170,7 @@ def test_a_mark_of_what_was_verified_has_no_names(
     for _ in range(2):
         assert [
             out
-            for out in verify_export(place, SIGNED_BY, processes=1, marks=marks)
+            for out in verify_export(place, SIGNED_BY, marks=marks)
             if isinstance(out, ExportFinding)
         ] == []
         written = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
@@ -188,7 +188,7 @@ def test_a_name_leaves_verified_rows_after_its_erasure_was_verified(
     for _ in range(2):
         export_all(log, place, STEPS)
         assert take_out(log, place).names > 0
-        assert len([*verify_export(place, SIGNED_BY, processes=1, marks=marks)]) == 1
+        assert len([*verify_export(place, SIGNED_BY, marks=marks)]) == 1
         acknowledge(mediator, STAYS)
 
 

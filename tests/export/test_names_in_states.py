@@ -159,7 +159,7 @@ def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) 
     marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     def faults() -> set[Damage | Fault]:
-        found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+        found = verify_export(place, SIGNED_BY, marks=marks)
         return {one.fault for one in found if isinstance(one, ExportFinding)}
 
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
@@ -199,11 +199,11 @@ def test_an_export_is_sound_when_a_pass_over_its_names_ended_after_it_was_verifi
         export_all(log, place, STEPS)
         erase(mediator, GONE)
         export_all(log, place, STEPS)
-        assert [*verify_export(place, SIGNED_BY, processes=1, marks=marks)][:-1] == []
+        assert [*verify_export(place, SIGNED_BY, marks=marks)][:-1] == []
         before = place.data_sizes()
         with closing(exporter(log, place, STEPS)) as export, pytest.raises(KeyboardInterrupt):
             export.take_out_erased(end)
-        *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+        *found, summary = verify_export(place, SIGNED_BY, marks=marks)
         assert found == []
         assert isinstance(summary, ExportSummary)
         assert 0 < summary.rows < summary.position == summary.verified_before_up_to

@@ -99,7 +99,7 @@ def _round(settings: Settings) -> None:
 
 
 def _damages(place: ExportPlace, marks: VerifiedMarks | None = None) -> set[Any]:
-    found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    found = verify_export(place, SIGNED_BY, marks=marks)
     return {one.fault for one in found if isinstance(one, ExportFinding)}
 
 
@@ -383,7 +383,7 @@ def test_what_was_verified_before_is_gone_on_from_and_a_summary_says_what_is_mis
     assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000)
     history.play(random_script(4, 60))
     export_all(log, place, BOUNDS)
-    *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    *found, summary = verify_export(place, SIGNED_BY, marks=marks)
     assert found == []
     assert isinstance(summary, ExportSummary)
     assert summary.pruned_up_to == catalog_of(place).pruned_up_to > 0

@@ -62,13 +62,13 @@ def assert_tree_is_that_of(log: EventLog, place: ExportPlace) -> None:
 
 
 def sound(place: ExportPlace) -> bool:
-    *findings, _ = verify_export(place, SIGNED_BY, processes=1)
+    *findings, _ = verify_export(place, SIGNED_BY)
     return findings == []
 
 
 def strays(place: ExportPlace) -> int:
     """How many files do not belong to an export, which has no other fault."""
-    *findings, _ = verify_export(place, SIGNED_BY, processes=1)
+    *findings, _ = verify_export(place, SIGNED_BY)
     faults = [one.fault for one in findings if isinstance(one, ExportFinding)]
     assert {*faults} <= {Damage.STRAY}
     return len(faults)
@@ -214,7 +214,7 @@ def test_an_export_without_a_signed_head_is_damaged_unless_it_has_only_begun(
     place.remove(CHECKPOINT)
     found = [
         (one.fault, one.path)
-        for one in verify_export(place, SIGNED_BY, processes=1)
+        for one in verify_export(place, SIGNED_BY)
         if isinstance(one, ExportFinding)
     ]
     assert found == [(Damage.MISSING, CHECKPOINT)] * (steps - 1)
@@ -250,7 +250,7 @@ def test_an_old_head_that_was_put_back_is_a_finding_and_one_of_the_step_before_i
     assert len(set(notes)) == 3
     for note, faults in zip(notes, ([Damage.ROLLED_BACK], [], []), strict=True):
         place.write(CHECKPOINT, note)
-        *found, _ = verify_export(place, SIGNED_BY, processes=1)
+        *found, _ = verify_export(place, SIGNED_BY)
         assert [one.fault for one in found if isinstance(one, ExportFinding)] == faults
 
 
@@ -266,7 +266,7 @@ def test_an_older_tile_with_more_hashes_than_its_name_says_or_with_others_is_fou
     older = min(tiles, key=lambda path: int(path.rpartition("/")[2]))
     hashes = place.read(older)
     place.write(older, hashes + bytes(32) if is_longer else bytes(len(hashes)))
-    found = verify_export(place, SIGNED_BY, processes=1)
+    found = verify_export(place, SIGNED_BY)
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.CHANGED, older)
     ]
@@ -324,7 +324,7 @@ def test_a_log_and_export_that_were_rewritten_alike_contradict_a_head_that_was_h
             export_all(log, place)
         assert sound(place)
     held = {"held": places[0].read(CHECKPOINT)}
-    found = [*verify_export(places[1], SIGNED_BY, witnessed=held, processes=1)][:-1]
+    found = [*verify_export(places[1], SIGNED_BY, witnessed=held)][:-1]
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Fault.WRONG_TREE, "held")
     ]

@@ -73,9 +73,7 @@ class Verifying(NamedTuple):
         self, marks: VerifiedMarks | None = None, witnessed: Mapping[str, bytes] | None = None
     ) -> tuple[list[ExportFinding], ExportSummary, str]:
         used = marks or self.marks()
-        *found, summary = verify_export(
-            self.place, SIGNED_BY, processes=1, marks=used, witnessed=witnessed
-        )
+        *found, summary = verify_export(self.place, SIGNED_BY, marks=used, witnessed=witnessed)
         assert isinstance(summary, ExportSummary)
         findings = [one for one in found if isinstance(one, ExportFinding)]
         return findings, summary, used.take_ignored()
@@ -108,7 +106,7 @@ def test_what_was_verified_is_not_read_again_and_the_end_is_the_same(
 
 
 def verify_all(verifying: Verifying) -> ExportSummary:
-    *found, summary = verify_export(verifying.place, SIGNED_BY, processes=1)
+    *found, summary = verify_export(verifying.place, SIGNED_BY)
     assert not found
     assert isinstance(summary, ExportSummary)
     return summary
@@ -123,7 +121,6 @@ def test_all_is_verified_where_heads_must_be_found_or_something_is_damaged(
         verifying.place,
         SIGNED_BY,
         known_heads=heads_of(first.path, first),
-        processes=1,
         marks=verifying.marks(),
     )
     assert isinstance(summary, ExportSummary)
@@ -181,7 +178,7 @@ def sample(tmp_path: Path) -> SampleExport:
 def check_sample(sample: SampleExport, tmp_path: Path) -> tuple[list[Fault | Damage], int]:
     """What is wrong with it, by fault, and how many rows were read."""
     marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
-    *found, summary = verify_export(sample.place, TRUSTED, processes=1, marks=marks)
+    *found, summary = verify_export(sample.place, TRUSTED, marks=marks)
     assert isinstance(summary, ExportSummary)
     return [one.fault for one in found if isinstance(one, ExportFinding)], summary.rows
 
@@ -343,7 +340,7 @@ def erasure_path(sqlite_log: EventLog, place: ExportPlace, marks: VerifiedMarks)
     erase(mediator, GONE)
     export_all(sqlite_log, place, STEPS)
     take_out(sqlite_log, place)
-    assert len([*verify_export(place, SIGNED_BY, processes=1, marks=marks)]) == 1
+    assert len([*verify_export(place, SIGNED_BY, marks=marks)]) == 1
     [path] = [file.path for file in catalog_of(place).files if ERASURE in file.types]
     acknowledge(mediator, STAYS)
     export_all(sqlite_log, place, STEPS)
@@ -368,7 +365,7 @@ def test_damage_to_a_verified_file_that_has_an_erasure_is_one_finding(
     if fault is not Damage.MISSING:
         is_short = fault is Damage.TRUNCATED
         place.write(erasure_path, bytes(content[:-1] if is_short else content))
-    *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    *found, summary = verify_export(place, SIGNED_BY, marks=marks)
     assert [(one.path, one.fault) for one in found if isinstance(one, ExportFinding)] == [
         (erasure_path, fault)
     ]
@@ -389,7 +386,7 @@ def test_a_verified_file_that_has_an_erasure_and_is_put_together_meanwhile_is_no
 
     changing = ChangingPlace(place.filesystem, place.root)
     with pytest.raises(ExportUnavailable, match="check again"):
-        list(verify_export(changing, SIGNED_BY, processes=1, marks=marks))
+        list(verify_export(changing, SIGNED_BY, marks=marks))
     assert findings(place) == []
 
 

@@ -77,8 +77,8 @@ def test_files_that_are_put_together_during_the_check_are_not_damaged(
     Growing(sqlite_log).grow(8)
     export_all(sqlite_log, place)
     if is_verified:
-        list(verify_export(place, SIGNED_BY, processes=1, marks=marks))
+        list(verify_export(place, SIGNED_BY, marks=marks))
     changing = ChangingPlace(place.filesystem, place.root)
     with pytest.raises(ExportUnavailable, match="check again"):
-        list(verify_export(changing, SIGNED_BY, processes=1, marks=marks))
+        list(verify_export(changing, SIGNED_BY, marks=marks))
     assert findings(place) == []

@@ -61,7 +61,7 @@ def _sign(place: ExportPlace, catalog: Catalog, **members: Any) -> None:
 
 
 def _faults(place: ExportPlace, marks: VerifiedMarks | None = None) -> list[Any]:
-    found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    found = verify_export(place, SIGNED_BY, marks=marks)
     return [one.fault for one in found if isinstance(one, ExportFinding)]
 
 
@@ -92,11 +92,11 @@ def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
     first, _ = TiledTree().extended(hashes_in(read_tile(place, of_seals[0]))[:9])
     head = TreeHead(OWNER.mediator_did, first.size, first.root())
     held = {"held": sign_head(head, SIGNED_BY, SIGNER.sign)}
-    assert len([*verify_export(place, SIGNED_BY, processes=1, witnessed=held)]) == 1
+    assert len([*verify_export(place, SIGNED_BY, witnessed=held)]) == 1
     file = Path(place.root) / path
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    found = list(verify_export(place, SIGNED_BY, processes=1, witnessed=held))
+    found = list(verify_export(place, SIGNED_BY, witnessed=held))
     [finding] = [one for one in found if isinstance(one, ExportFinding)]
     assert (finding.fault, finding.path) == (Damage.CHANGED, path)
     assert "put a copy of it back" in str(finding.explanation)
@@ -205,5 +205,5 @@ def test_a_known_head_is_compared_with_the_newest_seal_that_was_pruned(
         (Head(newest.version, bytes(32)), [Fault.MISSING_HEAD]),
         (Head(newest.version - 1, bytes(32)), []),  # its row may be gone
     ):
-        found = verify_export(place, SIGNED_BY, known_heads={name: head}, processes=1)
+        found = verify_export(place, SIGNED_BY, known_heads={name: head})
         assert [one.fault for one in found if isinstance(one, ExportFinding)] == faults

@@ -349,7 +349,7 @@ def test_an_export_that_is_removed_while_it_is_checked_is_named_as_missing(
 
     with sample.tampered():
         leaving = Leaving(sample.place.filesystem, sample.place.root)
-        found = list(verify_export(leaving, TRUSTED, processes=1))
+        found = list(verify_export(leaving, TRUSTED))
     assert (Damage.MISSING, HEAD) in {
         (one.fault, one.path) for one in found if isinstance(one, ExportFinding)
     }

@@ -69,17 +69,19 @@ ROWS_PER_PROCESS: Final = 200_000
 """A process for fewer rows takes longer to start than to check them."""
 
 
-def verify_export(  # noqa: PLR0913 - what is held against what
+def verify_export(
     place: ExportPlace,
     key: PublicKey | None,
     *,
     known_heads: Mapping[str, Head] | None = None,
     witnessed: Mapping[str, bytes] | None = None,
     progress: Progress | None = None,
-    processes: int | None = None,
     marks: VerifiedMarks | None = None,
 ) -> Iterator[ExportFinding | ExportSummary]:
     """Check an export; the last item is the ``ExportSummary``. May run beside an exporter.
+
+    A large export is checked by a process for each core; they import the main module of the
+    program.
 
     Args:
         place: where the export is.
@@ -89,8 +91,6 @@ def verify_export(  # noqa: PLR0913 - what is held against what
         witnessed: signed heads of the tree that others hold, as notes, by the name of their
             source; the export must continue each.
         progress: called after the rows of each manifest were checked.
-        processes: how many check at the same time; None: one for each core. They are started only
-            for large exports, and import the main module of the program.
         marks: what was verified before; only with ``key``. The check does not read these rows
             again, unless ``known_heads`` must be found, or the rows are in other files now. It
             marks a sound export at the end.
@@ -105,11 +105,11 @@ def verify_export(  # noqa: PLR0913 - what is held against what
     if marks and contents.head and not (contents.findings or known_heads):
         verified = marks.read(place, contents.head)
     check = _ExportCheck(place, contents, known_heads or {}, tree, verified)
-    wanted = len(os.sched_getaffinity(0)) if processes is None else processes
+    processes = min(len(os.sched_getaffinity(0)), check.rows_in_all // ROWS_PER_PROCESS)
     yield from contents.findings
     findings = len(contents.findings)
     for found in chain(
-        check.run(min(wanted, check.rows_in_all // ROWS_PER_PROCESS), progress),
+        check.run(processes, progress),
         check.check_heads(key, witnessed or {}),
         _strays(contents, lambda: read_manifests(place, verify)),
     ):
