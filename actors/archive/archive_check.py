@@ -43,7 +43,7 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import exported_sections, manifest_rows
-from eventstore.parquet.verify.beside import compare_end
+from eventstore.parquet.verify.against_log import compare_end
 from eventstore.parquet.verify.export import Progress, verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks

@@ -1,7 +1,10 @@
-"""The counters and timings of a process, and the report of a host.
+"""What a process measures of its own work, and what a host reports of itself and of its log.
 
-The measures are collectors of prometheus_client, one registry for each process. Per-command
-measures are plain numbers that one thread writes; see ``Histogram``.
+- Metrics: collectors of prometheus_client, one registry for each process. Those of each command are
+  plain numbers that one thread writes (``Histogram``).
+- The report of a host (``HostReport``) adds what it holds now (``HostStats``), the figures of the
+  log (``LogWatch``) and how fast the log grows (``Growth``).
+- The placer dedicates identities by the rates of the busiest ones (``CommandRates``).
 
 A report must come even while the host has a fault, most of all then: neither a writer that waits
 for the log nor a log that does not answer may delay it. Figures that do not come in time are left

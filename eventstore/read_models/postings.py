@@ -1,4 +1,4 @@
-"""Posting lists: the one table behind both read models.
+"""Posting lists: the one table behind the read models of saved events and of public events.
 
 A posting says that one event of a stream belongs to one list: all saved events of an owner, those
 with a certain tag, those of a participant with that tag, and so on. Each filter that a query can

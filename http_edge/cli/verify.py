@@ -22,7 +22,7 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import EVENTS, MANIFESTS, open_place
-from eventstore.parquet.verify.beside import compare_end
+from eventstore.parquet.verify.against_log import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from eventstore.parquet.verify.mark import VerifiedMarks

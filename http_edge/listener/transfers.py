@@ -1,4 +1,6 @@
-"""Bound the bytes in transfer to or from clients: in total, by address, and by pace.
+"""Bounds the bytes in transfer to or from clients, and names the causes of all cuts (``Cut``).
+
+A transfer has a least pace, and a connection can also be cut that transfers nothing.
 
 The bytes that a client does not read, and those of a body that is still incomplete, take memory of
 this edge. When an address exceeds its share, its newest transfer is cut, so that the older ones can

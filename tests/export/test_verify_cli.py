@@ -15,7 +15,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import read_head, sign_head
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
-from eventstore.parquet.verify.beside import compare_end
+from eventstore.parquet.verify.against_log import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.stores.open_log import open_log

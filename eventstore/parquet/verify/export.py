@@ -13,8 +13,8 @@ findings, and counts the others.
 The check cannot see an end that was cut together with all that names it (the newest commits of the
 table, their manifests, the end mark and the signed head of the tree over all seals), and
 replaced by the earlier files. Pass ``known_heads`` or ``witnessed`` for that, or compare with the
-log (``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order
-of whole transactions of different partitions: only signatures do.
+log (``eventstore.parquet.verify.against_log``). Seals cover neither the positions of rows nor the
+order of whole transactions of different partitions: only signatures do.
 
 Memory: the rows of some data files for each process (about 450 MB with the exporter's default
 bounds), however many one manifest names, and about 300 bytes for each stream.

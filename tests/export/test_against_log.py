@@ -11,7 +11,7 @@ from eventstore.log.codec import decode_seal
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import HEAD, ExportPlace
-from eventstore.parquet.verify import beside
+from eventstore.parquet.verify import against_log
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportSummary
 from tests.export.samples import SIGNED_BY, Growing, export_all, whole_log
@@ -30,8 +30,8 @@ def test_the_first_transaction_that_is_missing_is_named_with_its_time(
     monkeypatch.setattr(event_log, "_PAGE_ROWS", rows_at_once)
     # Two rows and their seal, and then those of another partition.
     at_ms = decode_seal(whole_log(sqlite_log)[12].state).at_ms
-    assert [*beside.compare_end(sqlite_log, summary, recorded_before_ms=at_ms)] == []
-    (found,) = beside.compare_end(sqlite_log, summary, recorded_before_ms=at_ms + 1)
+    assert [*against_log.compare_end(sqlite_log, summary, recorded_before_ms=at_ms)] == []
+    (found,) = against_log.compare_end(sqlite_log, summary, recorded_before_ms=at_ms + 1)
     assert (found.fault, found.first_position, found.last_position) == (Damage.ENDS_EARLY, 11, 13)
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
     assert found.explanation.endswith(
@@ -48,7 +48,7 @@ def test_a_log_with_another_constant_than_its_export_was_changed(
     *_, summary = verify_export(place, SIGNED_BY)
     assert isinstance(summary, ExportSummary)
     sqlite_log.setting(name, "another")
-    (found,) = beside.compare_end(sqlite_log, summary, recorded_before_ms=0)
+    (found,) = against_log.compare_end(sqlite_log, summary, recorded_before_ms=0)
     assert (found.fault, found.path) == (Damage.MISPLACED, HEAD)
     assert "but the log beside it another" in found.explanation
     assert name in found.explanation
