@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -60,8 +61,6 @@ _FOLDER_BYTES_MAX: Final = 107 - len(
 )
 """The path of a Unix socket has at most 107 bytes (unix(7)), less the longest of Ray's below it."""
 _TEMPORARY: Final = "poste-ray-"
-_NEW: Final = "12345678"
-"""As long as what ``mkdtemp`` adds to a name."""
 _SHORT: Final = "/tmp"  # noqa: S108 - the folder there is its owner's alone
 _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
@@ -77,74 +76,33 @@ def private_folder(data_dir: Path) -> Path:
     """Make a folder for Ray's sockets and logs that only its owner can enter.
 
     Ray opens all that it makes there to every user of the machine, and follows links in it. The
-    folder is ``ray`` in the data directory, or a new temporary one if the paths of sockets would be
-    too long, or have characters that Ray does not understand; below /tmp if TMPDIR is no better.
-    A folder in the data directory keeps the logs of the last session for diagnosis; those of older
-    sessions are removed, and so are temporary folders of mediators that were killed.
+    folder is ``ray`` in the data directory, or one for this data directory among the temporary
+    files if the paths of sockets would be too long, or have characters that Ray does not
+    understand; below /tmp if TMPDIR is no better. It keeps the logs of the last session for
+    diagnosis, and those of older sessions are removed. The caller has locked the data directory.
 
     Raises:
         OSError: the folder cannot be made, or something else has its name.
     """
     folder = data_dir / "ray"
     if not _is_read(folder):
-        usual = tempfile.gettempdir()
-        place = usual if _is_read(Path(usual, _TEMPORARY + _NEW)) else _SHORT
-        _remove_left(Path(place).resolve())
-        folder = _locked_folder(place)
+        name = _TEMPORARY + sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]
+        usual = Path(tempfile.gettempdir(), name)
+        folder = usual if _is_read(usual) else Path(_SHORT, name)
         _LOG.info(
             "Ray's folder is outside the data directory, because that path is too long, not"
             " ASCII, or has an apostrophe or a backslash",
             extra={"folder": str(folder)},
         )
-        return folder
-    folder.mkdir(mode=_OWNER_ALONE, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-        raise FileExistsError(errno.EEXIST, "belongs to another", str(folder))
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=_OWNER_ALONE)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise FileExistsError(errno.EEXIST, f"{folder} belongs to another", str(folder))
     folder.chmod(_OWNER_ALONE)
     for older in sorted((folder / _SESSIONS).glob("session_2*"))[:-1]:
         shutil.rmtree(older, ignore_errors=True)
     return folder
-
-
-def _locked_folder(place: str) -> Path:
-    """Make a temporary folder that is locked until this process ends, however it ends.
-
-    It is empty until it is locked, and ``_remove_left`` removes no empty one.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=place))
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-    (folder / _SESSIONS).mkdir()
-    return folder
-
-
-def _remove_left(place: Path) -> None:
-    """Remove the folders that killed mediators of this user left here and no process has open.
-
-    The lock ends with the mediator; a process of its Ray may live longer, for example a paused one.
-    """
-    for folder in place.glob(_TEMPORARY + "?" * len(_NEW)):
-        with contextlib.suppress(OSError):
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_own = os.fstat(opened).st_uid == os.geteuid()
-                is_of_ray = [*folder.iterdir()] == [folder / _SESSIONS]
-                if is_own and is_of_ray and _times_open(folder) == 1:
-                    shutil.rmtree(folder)
-                    about = {"folder": str(folder)}
-                    _LOG.info("Ray's folder of a mediator that was killed is removed", extra=about)
-            finally:
-                os.close(opened)
-
-
-def _times_open(folder: Path) -> int:
-    """How often processes that this user may look at have the folder, or what is in it, open."""
-    count = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            files = (Path(os.path.realpath(link)) for link in (process / "fd").iterdir())
-            count += sum(folder in (file, *file.parents) for file in files)
-    return count
 
 
 def _is_read(folder: Path) -> bool:

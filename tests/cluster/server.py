@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -238,7 +242,16 @@ def serve_command(data_dir: Path, **settings: str) -> list[str]:
 def own_environment() -> dict[str, str]:
     """The environment without what the shell, or Ray in this process, has set for itself."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
-    return {name: value for name, value in ours.items() if not name.startswith("RAY_")}
+    ours = {name: value for name, value in ours.items() if not name.startswith("RAY_")}
+    return ours | {"TMPDIR": _place_for_ray()}
+
+
+@cache
+def _place_for_ray() -> str:
+    """Of mediators whose data directory has a long path; what killed ones leave goes at the end."""
+    place = tempfile.mkdtemp(prefix="p-", dir=os.environ.get("TMPDIR", "/tmp"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def send(pid: int, number: signal.Signals) -> None:

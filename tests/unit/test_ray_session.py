@@ -83,26 +83,57 @@ def test_no_other_user_of_the_machine_enters_the_folder_of_ray(
     assert mode(sessions / SESSION / "logs" / "raylet.out") == 0o600
 
 
-def test_a_folder_that_another_user_put_there_is_refused(data_dir: Path) -> None:
-    with tempfile.TemporaryDirectory() as elsewhere:
-        (data_dir / "ray").symlink_to(elsewhere)
-        with pytest.raises(OSError, match="belongs to another"):
-            processes.private_folder(data_dir)
+def put_there(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another user may have put where the folder of Ray is made."""
+    match kind:
+        case "link":
+            path.symlink_to(path.parent)
+        case "link to nothing":
+            path.symlink_to("nothing")
+        case "file":
+            path.touch()
+        case _:
+            path.mkdir(mode=0o777)
+            owner = os.geteuid()
+            monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "file", "folder"])
+@pytest.mark.parametrize("is_temporary", [False, True])
+def test_what_another_user_put_there_ends_the_start_with_its_name(
+    data_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch, *, is_temporary: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(data_dir))
+    used = data_dir / "ü" if is_temporary else data_dir
+    used.mkdir(exist_ok=True)
+    folder = processes.private_folder(used)
+    folder.rmdir()
+    put_there(kind, folder, monkeypatch)
+    before = folder.lstat()
+    with pytest.raises(Stop, match="belongs to another") as stopped:
+        serve._start_ray(used)
+    assert str(folder) in stopped.value.message
+    assert folder.lstat() == before
 
 
 @pytest.mark.parametrize("name", ["d" * 60, "ü", "it's", "back\\slash"])
-def test_where_ray_cannot_use_the_path_a_fresh_folder_is_made(data_dir: Path, name: str) -> None:
-    data_dir /= name
-    data_dir.mkdir()
-    first, second = processes.private_folder(data_dir), processes.private_folder(data_dir)
+def test_where_ray_cannot_use_the_path_each_data_directory_has_a_temporary_folder_of_its_own(
+    data_dir: Path, name: str
+) -> None:
+    names = [data_dir / name, data_dir / "other" / name]
+    for each in names:
+        each.mkdir(parents=True)
+    folders = [processes.private_folder(each) for each in names]
     try:
-        assert first != second
-        assert {mode(first), mode(second)} == {0o700}
-        assert list(data_dir.iterdir()) == []
+        assert folders[0] != folders[1]
+        for each, folder in zip(names, folders, strict=True):
+            assert folder.parent == Path(tempfile.gettempdir())
+            assert mode(folder) == 0o700
+            assert list(each.iterdir()) == []
     finally:
-        processes.stop(first)
-        processes.stop(second)
-    assert not first.exists()
+        for folder in folders:
+            processes.stop(folder)
+    assert not any(folder.exists() for folder in folders)
 
 
 @pytest.mark.parametrize("name", ["d" * 60, "ü", "it's", "back\\slash"])
@@ -121,84 +152,6 @@ def test_where_ray_cannot_use_the_path_of_temporary_files_either_the_folder_is_b
         processes.stop(folder)
 
 
-_MEDIATOR = """
-import sys
-from pathlib import Path
-from actors.ray import processes
-
-(processes.private_folder(Path(sys.argv[1])) / "s" / "session_1").mkdir(parents=True)
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def place(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For temporary files, with a data directory ``ü`` whose path Ray does not understand."""
-    monkeypatch.setattr(tempfile, "tempdir", str(data_dir))
-    monkeypatch.setenv("TMPDIR", str(data_dir))
-    (data_dir / "log.db").unlink()
-    (data_dir / "ü").mkdir()
-    return data_dir
-
-
-def left(place: Path) -> Path:
-    """A folder as a killed mediator leaves it."""
-    folder = place / "poste-ray-_12345_a"
-    (folder / "s" / SESSION / "logs").mkdir(parents=True)
-    (folder / "s" / "session_latest").symlink_to(SESSION)
-    (folder / "s" / SESSION / "logs" / "raylet.out").write_text("started")
-    return folder
-
-
-def test_a_start_removes_the_temporary_folder_of_a_mediator_that_was_killed_and_no_other(
-    place: Path,
-) -> None:
-    command = [sys.executable, "-c", _MEDIATOR, str(place / "ü")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as mediator:
-        try:
-            assert mediator.stdout is not None
-            mediator.stdout.readline()
-            (of_it,) = place.glob("poste-*")
-            first = processes.private_folder(place / "ü")
-            assert {*place.glob("poste-*")} == {of_it, first}
-        finally:
-            mediator.kill()
-    second = processes.private_folder(place / "ü")
-    assert {*place.glob("poste-*")} == {first, second}
-
-
-def test_a_temporary_folder_stays_while_a_process_of_its_ray_lives(place: Path) -> None:
-    folder = left(place)
-    with (folder / "s" / "session_latest" / "logs" / "raylet.out").open():
-        processes.private_folder(place / "ü")
-        assert (folder / "s" / SESSION / "logs").is_dir()
-    processes.private_folder(place / "ü")
-    assert not folder.exists()
-
-
-def test_a_temporary_folder_of_another_user_stays(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, owner = left(place), os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    processes.private_folder(place / "ü")
-    assert (folder / "s" / SESSION / "logs" / "raylet.out").exists()
-
-
-def test_nothing_but_a_folder_of_ray_is_removed_and_no_link_is_followed(place: Path) -> None:
-    folder = left(place).rename(place / "elsewhere")
-    (place / "poste-ray-12345678").symlink_to(folder)
-    for name in ("poste-ray-notes", "poste-ray-evidence", "poste-12345678", "poste-live-12345678"):
-        (place / name / "s").mkdir(parents=True)
-    (place / "poste-ray-evidence" / "kept").touch()
-    before = {*place.iterdir()}
-    new = processes.private_folder(place / "ü")
-    assert {*place.iterdir()} == {*before, new}
-    assert (folder / "s" / SESSION / "logs" / "raylet.out").exists()
-
-
 @pytest.mark.usefixtures("fake_ray")
 def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) -> None:
     folder = processes.private_folder(data_dir)
@@ -207,10 +160,18 @@ def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) ->
     assert [path.name for path in data_dir.iterdir()] == ["log.db"]
 
 
-def test_of_mediators_that_were_killed_the_last_session_is_kept(data_dir: Path) -> None:
+@pytest.mark.parametrize("name", ["", "ü"])
+def test_of_mediators_that_were_killed_the_last_session_alone_is_kept(
+    data_dir: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(data_dir))
+    data_dir /= name
+    data_dir.mkdir(exist_ok=True)
+    left = processes.private_folder(data_dir)
     for number in range(3):
-        (data_dir / "ray" / "s" / f"session_2026-01-0{number + 1}").mkdir(parents=True)
+        (left / "s" / f"session_2026-01-0{number + 1}").mkdir(parents=True)
     folder = processes.private_folder(data_dir)
+    assert folder == left
     assert [path.name for path in (folder / "s").iterdir()] == ["session_2026-01-03"]
 
 
