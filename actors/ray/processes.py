@@ -12,14 +12,13 @@ import errno
 import logging
 import os
 import shutil
-import socket
 import stat
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -120,13 +119,12 @@ def start(folder: Path) -> None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     before = os.umask(_OTHERS)
     try:
-        with _taken_port() as port, unused_left_out():
+        with unused_left_out():
             # The arguments for a node's address and for its folder are not public.
             ray.init(
                 address="local",  # never a Ray that already runs on this machine
                 namespace=NAMESPACE,
                 include_dashboard=False,
-                dashboard_port=port,
                 log_to_driver=False,
                 configure_logging=False,
                 object_store_memory=OBJECT_STORE_BYTES,
@@ -138,25 +136,6 @@ def start(folder: Path) -> None:
         raise RayRefused(str(error).partition("\n")[0] or type(error).__name__) from error
     finally:
         os.umask(before)
-
-
-@contextlib.contextmanager
-def _taken_port() -> Iterator[int]:
-    """Occupy a port of this machine, so that Ray cannot start its dashboard there.
-
-    Even with the dashboard off, Ray starts its process to count usage, which is off here too. If
-    the port is taken, Ray logs that and goes on without that process. This saves a tenth of the
-    work of a start, and the memory of one more Python.
-    """
-    services = logging.getLogger("ray._private.services")
-    before = services.level
-    services.setLevel(logging.CRITICAL)
-    try:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            yield taken.getsockname()[1]
-    finally:
-        services.setLevel(before)
 
 
 def stop(folder: Path | None = None, *, code: int = 0) -> None:

@@ -1,10 +1,10 @@
-"""Start Ray without the parts that Poste does not use: log monitor, autoscaler, and two agents.
+"""Start Ray without what Poste does not use: log monitor, autoscaler, API server, and two agents.
 
-These are four Python processes, each with its memory, a share of a core while it runs, and a tenth
-of the work of a start. Ray's signal handlers are left out too: they end the process wherever it is,
-even within Ray, which then ends with another signal. Ray has no public switch for this, so this is
-the only module that knows how Ray starts its processes, in one release; any other release starts
-with all of its parts.
+These are five Python processes, each with its memory, a share of a core while it runs, and a tenth
+of the work of a start; the API server counts usage even where it has no dashboard. Ray's signal
+handlers are left out too: they end the process wherever it is, even within Ray, which then ends
+with another signal. Ray has no public switch for this, so this is the only module that knows how
+Ray starts its processes, in one release; any other release starts with all of its parts.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def unused_left_out() -> Iterator[None]:
     replaced: list[tuple[Any, str, Callable[..., object]]] = [
         (node, "start_log_monitor", _nothing_of),
         (node, "start_monitor", _nothing_of),
+        (node, "start_api_server", _nothing_of),
         (utils, "set_sigterm_handler", _nothing_of),
         (services, "start_ray_process", without_agents),
     ]
@@ -84,7 +85,7 @@ def _handlers_kept() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _nothing_of(_: object) -> None:
+def _nothing_of(_: object, **_options: object) -> None:
     """Replace one of Ray's functions: start no process, set no handler."""
 
 

@@ -20,7 +20,7 @@ from actors.ray.unused_parts import unused_left_out
 def replaced() -> list[Any]:
     """What Ray starts processes by, and sets a handler of signals."""
     of_module = vars(services)["start_ray_process"], vars(utils)["set_sigterm_handler"]
-    return [Node.start_log_monitor, Node.start_monitor, *of_module]
+    return [Node.start_log_monitor, Node.start_monitor, Node.start_api_server, *of_module]
 
 
 def refused(before: list[Any]) -> None:
