@@ -19,7 +19,7 @@ from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.http_endpoint import close_code
-from http_edge.didcomm.identities import Identities, speaker
+from http_edge.didcomm.identities import Identities, speak_as, speaker
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
@@ -32,6 +32,7 @@ from http_edge.didcomm.protocols.protocol import (
     hand_over,
 )
 from http_edge.didcomm.rejections import reason_of
+from http_edge.didcomm.unconfirmed import Handover, Unconfirmed
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
@@ -45,9 +46,6 @@ _LEASES_MAX: Final = 4
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
 _GIVEN_UP: Final = (Refusal.NOT_SPEAKING, Refusal.NOT_CONNECTED)
-_AWAITED_MAX: Final = 1_024
-"""Answers on one socket whose pongs are awaited, before their messages are removed. The messages of
-one more stay leased and are offered again."""
 _LONG_POLLS_MAX: Final = 8
 """Long polls of one socket at once; one more is answered without waiting."""
 
@@ -161,6 +159,7 @@ class InboundSocket(InboundTransport):
         self._is_alive = True
         self._beats_missed = 0
         self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
+        self._unconfirmed = Unconfirmed()
         self.is_in_use = False
         """Has a message been accepted on this socket?"""
 
@@ -259,10 +258,9 @@ class InboundSocket(InboundTransport):
         if received.back is not None:
             self._outgoing.put(received.back)
             self._note_leases(received.request.sender.did, received.outcome)
-            ids = received.outcome.handed_over
-            if ids and len(self._awaited) < _AWAITED_MAX:
+            if ids := received.outcome.handed_over:
                 request = received.request
-                _ = self._spawn(self._hand_over(request.sender.did, request.command, ids))
+                self._note_handover(request.sender.did, request.command, ids)
         await self._follow(received.request, received.outcome)
 
     def _note_leases(self, did: str, outcome: Outcome) -> None:
@@ -328,13 +326,19 @@ class InboundSocket(InboundTransport):
         peer.delivery = delivery
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
 
-    async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
-        """Remove messages once the peer has read them.
+    def _note_handover(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
+        """Have messages removed once the peer has read them, in the name of who speaks now.
 
-        Many may wait for its pongs, so none keeps its request: nothing counts those bytes any more.
+        That may be after their leases, which end by themselves: it has them all the same.
         """
-        if await self._arrived():
-            await hand_over(self._dependencies.identities, did, command, message_ids)
+        handover = Handover(did, speaker(), command, message_ids)
+        if self._unconfirmed.add(handover, self._pings + 1):
+            self._ping()
+
+    async def _remove(self, handover: Handover) -> None:
+        speak_as(handover.speaker)
+        identities = self._dependencies.identities
+        await hand_over(identities, handover.did, handover.command, handover.message_ids)
 
     def _peer_of(self, agent: AgentAccount) -> _Peer:
         pump = Pump(
@@ -374,6 +378,8 @@ class InboundSocket(InboundTransport):
         if not data.isdigit() or len(data) > len(b"%d" % self._pings):
             return
         self._ponged = max(self._ponged, min(int(data), self._pings))
+        for handover in self._unconfirmed.confirm(self._ponged):
+            _ = self._spawn(self._remove(handover))
         still: list[tuple[int, asyncio.Future[bool]]] = []
         for number, awaited in self._awaited:
             if number > self._ponged:

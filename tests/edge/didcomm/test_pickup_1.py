@@ -17,7 +17,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from http_edge.clients.didcomm import ProblemReported
-from http_edge.didcomm import inbound_sockets
+from http_edge.didcomm import unconfirmed
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.listener.in_flight import PARKED_BODY_BYTES_MAX
 from http_edge.server.hosts import placement_of
@@ -32,7 +32,7 @@ from tests.edge.didcomm.wallet_network import (
     sealed,
     subscribers,
 )
-from tests.edge.mediator import WAIT_S, Mediator
+from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 PICKUP: Final = "messagepickup/1.0/"
 UPDATE: Final = "coordinate-mediation/1.0/keylist-update"
@@ -297,7 +297,7 @@ async def test_what_was_not_read_from_a_socket_is_offered_again(
 async def test_what_waits_for_pongs_on_a_socket_is_bounded_and_the_rest_is_offered_again(
     network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbound_sockets, "_AWAITED_MAX", 1)
+    monkeypatch.setattr(unconfirmed, "UNCONFIRMED_BYTES_MAX", 1)
     await network.write(bob, "one", "two")
     async with network.socket(autoping=False) as socket:
         noop = sealed(bob.connection, PICKUP + "noop", **routed())
@@ -311,6 +311,25 @@ async def test_what_waits_for_pongs_on_a_socket_is_bounded_and_the_rest_is_offer
             while (await bob.wallet.pickup1_status()).message_count > 1:
                 pass
     assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["two"]
+
+
+async def test_who_reads_slowly_removes_what_it_has_read_although_the_lease_is_over(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
+) -> None:
+    await network.write(bob, "one", "two")
+    async with network.socket(autoping=False) as socket:
+        request = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **routed())
+        await socket.raw.send_bytes(request)
+        assert await socket.data()
+        ping = await socket.raw.receive(WAIT_S)
+        assert ping.type is WSMsgType.PING
+        clock.advance(2 * mediator.settings.didcomm.lease_s)
+        assert bob.texts(await bob.wallet.fetch(1)) == ["one"], "offered again"
+        await socket.raw.pong(ping.data)
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.pickup1_status()).message_count > 1:
+                pass
+    assert bob.texts(await bob.wallet.batch(2)) == ["two"]
 
 
 async def test_many_questions_at_once_on_one_socket_are_all_answered(
