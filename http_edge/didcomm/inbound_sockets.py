@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -14,6 +15,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
 from actors.host.clock import NewId
 from actors.host.tasks import Tasks
+from eventstore.log.seal import command_key
 from http_edge.didcomm.delivery.pump import LiveDelivery, Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
@@ -79,6 +81,7 @@ class _Peer:
         self._started_by = ""
         self._running = Tasks()
         self._outgoing = outgoing
+        self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
 
     def notify(self, notice: Notice) -> None:
         if isinstance(notice, EnvelopeDelivered):
@@ -130,11 +133,29 @@ class _Peer:
             self.finish()
 
     def finish(self) -> None:
-        """Push no more messages, but complete the push under way.
+        """Push no more messages, but complete the push under way, though not until it is read.
 
         A push that stopped between leasing messages and sending them would hold leases for nothing.
         """
         self._wake.close(0)
+        for _, awaited in self._awaited:
+            if not awaited.done():
+                awaited.set_result(False)
+        self._awaited.clear()
+
+    async def has_read(self, ping: int) -> bool:
+        """Wait until the agent has read what precedes a ping; False if the pushes end before."""
+        awaited: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._awaited.append((ping, awaited))
+        return await awaited
+
+    def take_pong(self, ping: int) -> None:
+        """Continue the pushes that wait until the agent has read what precedes this ping."""
+        still = [one for one in self._awaited if one[0] > ping]
+        for number, awaited in self._awaited:
+            if number <= ping and not awaited.done():
+                awaited.set_result(True)
+        self._awaited = still
 
     def stop(self) -> None:
         """Cancel the pushes under way, because the socket is gone."""
@@ -158,7 +179,6 @@ class InboundSocket(InboundTransport):
         self._ponged = 0
         self._is_alive = True
         self._beats_missed = 0
-        self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
         self._unconfirmed = Unconfirmed()
         self.is_in_use = False
         """Has a message been accepted on this socket?"""
@@ -216,9 +236,6 @@ class InboundSocket(InboundTransport):
 
     async def end(self) -> None:
         """Stop all work and release the leases, because the socket is gone."""
-        for _, awaited in self._awaited:
-            if not awaited.done():
-                awaited.set_result(False)
         self._tasks.cancel()
         # All at once, before any host is waited for: what is pushed from now on would be lost here.
         for did, peer in self._peers.items():
@@ -296,7 +313,8 @@ class InboundSocket(InboundTransport):
             and await self._dependencies.waiting.open_session(request.sender.did, self.session)
             and not peer.explicit  # nor since: a long poll may be repeated for this account
         ):
-            peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
+            did = request.sender.did
+            peer.start(lambda wake: peer.pump.implicit(wake, partial(self._arrived, did)))
 
     async def _stay_live(self, peer: _Peer, request: Request) -> None:
         """Go on with the live mode, which ended with the prior DID, for its successor here.
@@ -331,9 +349,7 @@ class InboundSocket(InboundTransport):
 
         That may be after their leases, which end by themselves: it has them all the same.
         """
-        handover = Handover(did, speaker(), command, message_ids)
-        if self._unconfirmed.add(handover, self._pings + 1):
-            self._ping()
+        self._unconfirmed.add(Handover(did, speaker(), command, message_ids), self._ping())
 
     async def _remove(self, handover: Handover) -> None:
         speak_as(handover.speaker)
@@ -380,19 +396,14 @@ class InboundSocket(InboundTransport):
         self._ponged = max(self._ponged, min(int(data), self._pings))
         for handover in self._unconfirmed.confirm(self._ponged):
             _ = self._spawn(self._remove(handover))
-        still: list[tuple[int, asyncio.Future[bool]]] = []
-        for number, awaited in self._awaited:
-            if number > self._ponged:
-                still.append((number, awaited))
-            elif not awaited.done():
-                awaited.set_result(True)
-        self._awaited = still
+        for peer in self._peers.values():
+            peer.take_pong(self._ponged)
 
-    async def _arrived(self) -> bool:
-        """Wait until the peer has read everything sent so far; False if the socket is gone."""
-        awaited: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._awaited.append((self._ping(), awaited))
-        return await awaited
+    async def _arrived(self, did: str, message_ids: Sequence[str]) -> bool:
+        """Note messages that were pushed, and wait until their agent has read them."""
+        command = command_key(did, self._dependencies.new_id())
+        self._note_handover(did, command, message_ids)
+        return await self._peers[did].has_read(self._pings)
 
     def _ping(self) -> int:
         self._pings += 1

@@ -14,11 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from actors.core.commands import RemoveMessages
 from actors.core.forwarded import LIVE
-from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
-from actors.core.replies import DeliveredMessage, Delivery, QueueState
+from actors.core.replies import DeliveredMessage, Delivery
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to, packed
 from http_edge.didcomm.delivery.waiting import Wake
@@ -38,8 +36,9 @@ _BATCH: Final = 20
 
 LiveDelivery: TypeAlias = Callable[[Sequence[DeliveredMessage]], NewMessage]
 """Writes messages as an unsolicited delivery."""
-Arrived: TypeAlias = Callable[[], Awaitable[bool]]
-"""Waits until the agent has read everything that was sent; False if its socket is gone."""
+Arrived: TypeAlias = Callable[[Sequence[str]], Awaitable[bool]]
+"""Has messages with these ids, which were sent, removed once the agent has read everything that was
+sent, and waits for that; False if there is nothing more to push."""
 
 
 class Pump:
@@ -163,27 +162,33 @@ class Pump:
         """Send messages unchanged, until a newer socket takes over; return as ``live`` does."""
         self._implicit = wake
         while not wake.is_over:
-            async with self._sends_in_order:
-                delivery = await self._take(IMPLICIT, implicit=True)
-                if not isinstance(delivery, Refusal):
-                    for message in delivery.messages:
-                        self._outgoing.put(message.payload)
-                    self.sent_implicitly += len(delivery.messages)
-            if isinstance(delivery, Refusal):
-                if delivery not in TO_RETRY:
+            sent = await self._send_as_they_are()
+            if isinstance(sent, Refusal):
+                if sent not in TO_RETRY:
                     wake.close(0)
-                    return delivery
+                    return sent
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if not delivery.messages:
-                await wake.next(_SWEEP_S)
-                continue
-            if not await arrived():
+            message_ids, available = sent
+            if message_ids and not await arrived(message_ids):
                 return None
-            await self._remove(delivery.messages)
-            if not delivery.state.available:
+            if not (message_ids and available):
                 await wake.next(_SWEEP_S)
         return None
+
+    async def _send_as_they_are(self) -> tuple[list[str], int] | Refusal:
+        """Send what one fetch finds; return its ids, and how many more wait.
+
+        The messages themselves are not kept: their reader may take minutes for them.
+        """
+        async with self._sends_in_order:
+            delivery = await self._take(IMPLICIT, implicit=True)
+            if isinstance(delivery, Refusal):
+                return delivery
+            for message in delivery.messages:
+                self._outgoing.put(message.payload)
+            self.sent_implicitly += len(delivery.messages)
+            return [message.message_id for message in delivery.messages], delivery.state.available
 
     async def _deliver_live(self, version: int) -> float | Refusal:
         """Deliver what one fetch finds; return the pause (s), or the refusal that ends it all."""
@@ -212,7 +217,3 @@ class Pump:
         command = delivery_to(self._session, channel, _BATCH, self._settings)
         command = msgspec.structs.replace(command, **wanted)
         return await self._identities.ask_unprompted(self._agent.did, command, Delivery)
-
-    async def _remove(self, messages: list[DeliveredMessage]) -> None:
-        removal = RemoveMessages([m.message_id for m in messages], DELIVERED)
-        await self._identities.ask_unprompted(self._agent.did, removal, QueueState)

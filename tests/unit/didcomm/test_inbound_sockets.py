@@ -100,6 +100,26 @@ async def test_a_push_that_is_cancelled_before_it_begins_leaves_no_coroutine() -
     assert [str(warning.message) for warning in warned] == []
 
 
+async def test_a_push_that_waits_until_it_is_read_waits_no_longer_than_pushes_go_on() -> None:
+    peer, ended = _Peer(_UNUSED, _UNUSED), list[bool]()
+
+    async def push(_: Wake) -> None:
+        ended.append(await peer.has_read(1))
+
+    async with asyncio.timeout(10):
+        for pushes in range(3):
+            peer.start(push)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert ended == [False] * pushes
+        peer.take_pong(0)
+        await asyncio.sleep(0)
+        assert len(ended) == 2
+        peer.take_pong(1)
+        await asyncio.gather(*peer._running)
+    assert ended == [False, False, True]
+
+
 async def socket_with_agents(agents: Agents, data_dir: Path) -> tuple[InboundSocket, Hub, int]:
     """A socket with as many agents as may be, their hub, and their number."""
     dependencies = SocketDependencies(

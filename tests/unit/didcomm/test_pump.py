@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -61,6 +63,10 @@ class Frames(Outgoing):
         self.sizes.append(len(frame))
         if len(self.sizes) == 2:
             self.second.set()
+
+
+async def never_read(_: Sequence[str]) -> bool:
+    return await asyncio.Event().wait()
 
 
 def pump_of(agents: Agents, outgoing: Outgoing | None = None) -> Pump:
@@ -147,7 +153,7 @@ async def test_what_is_fetched_to_be_pushed_is_sent_before_a_request_hands_out_l
         pushing = asyncio.create_task(
             socket.live(wake, 0, ACCOUNT, delivery)
             if is_live
-            else socket.implicit(wake, asyncio.Event().wait)
+            else socket.implicit(wake, never_read)
         )
         await fetch.arrived.wait()
         may_hand_out = asyncio.create_task(socket.sent())
@@ -205,13 +211,47 @@ async def test_pushes_go_on_after_too_many_large_answers_to_their_address(
         pushing = asyncio.create_task(
             pushes.live(wake, 0, ACCOUNT, lambda _: NewMessage("messagepickup/2.0/delivery", {}))
             if is_live
-            else pushes.implicit(wake, asyncio.Event().wait)
+            else pushes.implicit(wake, never_read)
         )
         again = asyncio.create_task(agents.answered(DeliverMessages, 2))
         await asyncio.wait([pushing, again], return_when=asyncio.FIRST_COMPLETED)
         assert not pushing.done()
         wake.close(0)
         await asyncio.gather(again, pushing)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_what_comes_implicitly_is_not_kept_once_it_is_sent(
+    tmp_path: Path, *, is_read: bool
+) -> None:
+    """Its reader may never answer a ping, and its socket may be idle for days."""
+    sent, size_bytes = asyncio.Event(), 20 * 100_000
+
+    async def read(message_ids: Sequence[str]) -> bool:
+        assert len(message_ids) == 20
+        sent.set()
+        return is_read or await asyncio.Event().wait()
+
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        wake = Wake()
+        await agents.connect(AGENT.public)
+        for _ in range(20):
+            one = QueueEnvelopes("", [bytes(size_bytes // 20)])
+            await agents.ask(ACCOUNT.did, one, COMMAND, EnvelopeQueued)
+        agents.seen.clear()
+        tracemalloc.start()
+        try:
+            pushing = asyncio.create_task(pump_of(agents).implicit(wake, read))
+            await sent.wait()
+            await agents.gateway.drained()
+            await asyncio.sleep(0)
+            gc.collect()
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept_bytes < size_bytes / 10
+        pushing.cancel()
+        await asyncio.gather(pushing, return_exceptions=True)
 
 
 NEWER: Final = unpacked(ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.peer2), PEER4)).sender

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ async def test_a_ping_asks_about_its_queue_only_if_messages_may_begin_to_follow(
             await FAMILY.handlers["ping"](request)
             return QueryQueue() in agents.seen
 
-        async def all_arrived() -> bool:
+        async def all_arrived(_: Sequence[str]) -> bool:
             return True
 
         assert await asks(http) is is_silent
