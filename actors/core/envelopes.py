@@ -38,6 +38,7 @@ from actors.core.replies import (
     QueuePolicy,
     QueueState,
 )
+from actors.core.sessions import FROM_THE_FIRST
 from eventstore.log.events import (
     MessagesDelivered,
     QueuePolicySet,
@@ -271,7 +272,7 @@ def _offered(
         offered: Iterator[_Waiting] = ((i, state.messages[i]) for i in named)
     elif not _depth(state, command.recipient_key).messages:
         offered = iter(())
-    elif command.after_version:
+    elif command.after_version and not (command.live and context.live.since == FROM_THE_FIRST):
         version = command.after_version
         until = _until(state, version, context.live.leased) if command.live else ()
         offered = chain(until, _since(state, version))

@@ -6,11 +6,21 @@ edges close their sockets when they see that the host has a new incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from heapq import heapify, heappop
+from sys import getsizeof
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
+
+REMEMBERED_MAX: Final = 32_768
+"""Messages that the live modes of one host remember, in up to 330 bytes each."""
+FROM_THE_FIRST: Final = -1
+"""The ``since`` of a live mode to which all messages go."""
+_EMPTY_BYTES: Final = getsizeof(set())
+_SPARSE_BYTES: Final = 256
+"""Of a set for each of its members, above which most of its room is that of former members."""
 
 
 class LiveMode(msgspec.Struct, frozen=True, gc=False):
@@ -20,9 +30,10 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     which never comes if its edge gave up the question. Messages queued after version ``since`` of
     the identity go to the session as they are queued, each leased for ``lease_ms``, while it holds
     no more than ``bytes_max``. Messages that were ``leased`` when it asked, or that a request has
-    fetched since, go to it too once they are free: another request finds none meanwhile. They are
-    messages of the queue, so there are no more of them than ``queue_messages_max``; 10,000 take
-    0.5 MB, and only a fetch of the live session may pass over them, which takes 0.6 ms.
+    fetched since, go to it too once they are free: another request finds none meanwhile. Each is
+    remembered until it leaves the queue. If a host has to remember too many, those sessions that
+    have the most of them get all messages that wait, ``FROM_THE_FIRST``. Only a fetch of the live
+    session may pass over them, which takes 0.6 ms for 10,000.
     """
 
     edge: str = ""
@@ -63,6 +74,8 @@ class Sessions:
         self._starting: dict[str, LiveMode] = {}
         """The session of each identity that takes the live mode with its first fetch."""
         self._implicit: dict[str, ImplicitPickup] = {}
+        self._remembered = 0
+        """No fewer than all live modes remember."""
 
     def __len__(self) -> int:
         """How many identities have sockets somewhere."""
@@ -108,6 +121,7 @@ class Sessions:
         if taken.live is not None:
             modes = self._live if taken.live.lease_ms else self._starting
             modes[did] = taken.live
+            self._remember(len(taken.live.leased))
         if taken.implicit is not None:
             self._implicit[did] = taken.implicit
 
@@ -126,6 +140,7 @@ class Sessions:
         """
         held = self.live_of(did)
         self._starting[did] = held if held.session == mode.session else mode
+        self._remember(len(mode.leased))
 
     def starting_of(self, did: str) -> str:
         """The session that takes the live mode with its next fetch, empty for none."""
@@ -136,15 +151,38 @@ class Sessions:
         mode = self._starting.pop(did)
         self._live[did] = replace(mode, lease_ms=lease_ms, bytes_max=bytes_max)
 
-    def note_fetched(self, did: str, message_ids: Iterable[str]) -> None:
+    def note_fetched(self, did: str, message_ids: Collection[str]) -> None:
         """Have these messages go to the live session too, should they be free again."""
         for mode in self._modes_of(did):
-            mode.leased.update(message_ids)
+            if mode.since != FROM_THE_FIRST:
+                mode.leased.update(message_ids)
+                self._remember(len(message_ids))
 
-    def note_removed(self, did: str, message_ids: Iterable[str]) -> None:
+    def note_removed(self, did: str, message_ids: Collection[str]) -> None:
         """Forget messages that have left the queue."""
         for mode in self._modes_of(did):
-            mode.leased.difference_update(message_ids)
+            leased = mode.leased
+            leased.difference_update(message_ids)
+            if getsizeof(leased) > _EMPTY_BYTES + _SPARSE_BYTES * len(leased):
+                kept = [*leased]
+                leased.clear()
+                leased.update(kept)
+
+    def _remember(self, more: int) -> None:
+        """Forget what is too much, half of all at once: each time passes over all live modes."""
+        self._remembered += more
+        if self._remembered <= REMEMBERED_MAX:
+            return
+        every = [(self._live, did) for did in self._live]
+        every += [(self._starting, did) for did in self._starting]
+        most = [(-len(modes[did].leased), at) for at, (modes, did) in enumerate(every)]
+        self._remembered = -sum(count for count, _ in most)
+        heapify(most)
+        while self._remembered > REMEMBERED_MAX // 2:
+            count, at = heappop(most)
+            modes, did = every[at]
+            modes[did] = replace(modes[did], since=FROM_THE_FIRST, leased=set())
+            self._remembered += count
 
     def _modes_of(self, did: str) -> list[LiveMode]:
         return [modes[did] for modes in (self._live, self._starting) if did in modes]

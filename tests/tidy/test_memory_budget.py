@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from actors.core.nonces import SENDERS_MAX
+from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
 from actors.host.question_threads import THREADS
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.writer import UNANSWERED_BYTES_MAX
@@ -55,6 +56,8 @@ SHARDS: Final = 64
 NONCE_BYTES: Final = 100
 COUNTED_SENDER_BYTES: Final = 300
 """Of a sender for whom nonces are counted, ``SENDERS_MAX`` in each shard that is crowded."""
+REMEMBERED_BYTES: Final = 330
+"""Of a message that a live mode remembers: its id, and its part of a set that is nearly sparse."""
 WORK_BYTES: Final = 10 * KIB
 """At most of one unit of work (``actors.core.cost``)."""
 UNPROVEN_NONCE_BYTES: Final = 150
@@ -137,12 +140,14 @@ def of_host(settings: Settings) -> list[Row]:
     nonces = SHARDS * of_shard
     transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
+    remembered = REMEMBERED_MAX * REMEMBERED_BYTES
     readers = THREADS["read"]
     return [
         ("host: itself", "", 0, 160 * MIB),
         ("host: identities", "`active_bytes_max`", active + loads, active + loads),
         ("host: nonces of 64 shards", "`nonces_per_shard_max`", nonces, nonces),
         ("host: nonces without effect", "`unproven_nonces_max`", junk, junk),
+        ("host: messages fetched beside live mode", "", remembered, remembered),
         (
             "host: a transaction and its pages",
             "`transaction_work_max`, `queue_bytes_max`, `pages_bytes_max`",
@@ -276,6 +281,28 @@ async def test_what_strangers_make_a_socket_remember_is_within_its_bytes(
     finally:
         tracemalloc.stop()
     assert held_bytes + (_PEERS_MAX - 1) * PUSHES_BYTES <= SOCKET_BYTES
+
+
+@pytest.mark.parametrize("of_each", [100, 10_000])
+def test_what_live_modes_remember_is_within_its_bytes(of_each: int) -> None:
+    sessions, agents = Sessions(), [f"{n}" for n in range(10 * REMEMBERED_MAX // of_each)]
+    for agent in agents:
+        sessions.ask_live(agent, LiveMode("edge-0", "phone", since=1))
+
+    def fetch(agent: str) -> None:
+        fetched = [f"{agent:>11}{number:011}" for number in range(of_each)]
+        sessions.note_fetched(agent, fetched)
+        sessions.note_removed(agent, fetched[: of_each // 2])
+
+    tracemalloc.start()
+    try:
+        for agent in agents:
+            fetch(agent)
+        gc.collect()
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes <= REMEMBERED_MAX * REMEMBERED_BYTES
 
 
 def size(text: str) -> int:

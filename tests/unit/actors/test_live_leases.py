@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from actors.core import sessions
 from actors.core.commands import (
     Command,
     EndAccount,
@@ -74,6 +75,33 @@ def test_what_a_request_fetched_beside_the_live_mode_goes_to_it_once_it_is_free(
     assert available(owner) == 1
     run(owner, unclaimed(ME, RemoveMessages([one, three], "acknowledged")))
     assert owner.sessions.live_of(ME).leased == set()
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_what_is_fetched_beside_the_live_mode_goes_to_it_although_it_is_too_much_to_remember(
+    log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch, *, is_moved: bool
+) -> None:
+    monkeypatch.setattr(sessions, "REMEMBERED_MAX", 2)
+    owner = host(log, clock=clock)
+    ids = queue(owner, b"1", b"2", b"3", b"4")
+    (begun,) = run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    assert isinstance(begun, QueueState)
+    live = delivery("phone", live=True, after_version=begun.version)
+    assert take(owner, live) == [[]]
+    assert take(owner, delivery("request", limit=3, lease_ms=HELD_MS)) == [ids[:3]]
+    assert owner.sessions.live_of(ME).leased == set()
+    if is_moved:
+        taken = owner.sessions.take(ME)
+        assert taken is not None
+        owner.sessions.put(ME, taken)
+    clock.now_ms += HELD_MS
+    assert owner.due_pushes() == [("edge-0", WAITING)]
+    run(owner, unclaimed(ME, RemoveMessages(ids[:1], "acknowledged")))
+    assert take(owner, live) == [ids[1:]]
+    (five,) = queue(owner, b"5")
+    assert available(owner) == 0, "it was pushed"
+    run(owner, unclaimed(ME, ReleaseLeases("phone")))
+    assert take(owner, delivery("tablet")) == [[*ids[1:], five]]
 
 
 def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: EventLog) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Final
 
 import pytest
 from typing_extensions import override
 
-from actors.core.sessions import LiveMode, Sessions
+from actors.core import sessions as core_sessions
+from actors.core.sessions import FROM_THE_FIRST, LiveMode, Sessions
 
 
 def test_an_edge_gets_pushes_from_opening_to_closing() -> None:
@@ -162,3 +164,34 @@ def test_what_a_live_mode_remembers_is_not_passed_over_to_remember_or_forget_mor
     sessions.note_removed("did:x:me", ["one"])
     assert Id.looked_up == before
     assert sessions.live_of("did:x:me").leased == {*remembered}
+
+
+def test_what_all_live_modes_remember_is_bounded_and_those_with_the_most_get_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core_sessions, "REMEMBERED_MAX", 100)
+    sessions, every = Sessions(), [f"did:x:{number}" for number in range(20)]
+    for did in every:
+        sessions.ask_live(did, LiveMode("edge-0", "phone", since=7))
+        sessions.start_live(did, lease_ms=9, bytes_max=99)
+    for at in range(10):
+        for number, did in enumerate(every):
+            ids = [f"{did} {at} {one}" for one in range(number)]
+            sessions.note_fetched(did, ids)
+            assert sum(len(sessions.live_of(each).leased) for each in every) <= 100
+    assert sessions.live_of(every[1]).since == 7
+    assert len(sessions.live_of(every[1]).leased) == 10
+    for did in every[5:]:
+        mode = sessions.live_of(did)
+        assert (mode.since, mode.leased, mode.lease_ms) == (FROM_THE_FIRST, set(), 9)
+
+
+def test_a_live_mode_keeps_no_room_for_what_it_no_longer_remembers() -> None:
+    sessions, ids = Sessions(), [f"{number}" for number in range(10_000)]
+    live(sessions, LiveMode("edge-0", "phone"))
+    sessions.note_fetched("did:x:me", ids)
+    for start in range(1, len(ids), 10):
+        sessions.note_removed("did:x:me", ids[start : start + 10])
+    leased = sessions.live_of("did:x:me").leased
+    assert leased == {ids[0]}
+    assert getsizeof(leased) == getsizeof(set())
