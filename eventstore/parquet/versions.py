@@ -31,6 +31,8 @@ from eventstore.parquet.manifest import (
 
 SUMMARY_EVERY: Final = 32
 """The number of manifests that are named, and read, one by one before a summary is made."""
+CHECKPOINT_EVERY: Final = 100
+"""The most commits that are read one by one before a checkpoint of the table is made."""
 COMMIT_MEMBER: Final = "poste"
 """The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
 

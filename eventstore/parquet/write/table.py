@@ -4,8 +4,9 @@ A commit is one put-if-absent of the next version: if two exporters write to one
 and the other is refused. This module does not retry a refused commit: the exporter first has to
 read what the other process committed.
 
-Every ``SUMMARY_EVERY`` manifests the writer makes a summary of them, and the library a checkpoint
-of the table, so that neither our readers nor others have to read more history.
+Every ``SUMMARY_EVERY`` manifests the writer makes a summary of them. With it, and at least every
+``CHECKPOINT_EVERY`` versions, the library makes a checkpoint of the table, so that neither our
+readers nor others have to read more history.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from eventstore.parquet.table import (
     table_errors,
 )
 from eventstore.parquet.versions import (
+    CHECKPOINT_EVERY,
     COMMIT_MEMBER,
     SUMMARY_EVERY,
     EndMark,
@@ -286,8 +288,8 @@ class TableWriter:
         return replace(catalog, version=said, commit=commit)
 
     def _checkpoint(self, said: TableVersion) -> dict[str, str]:
-        """The newest checkpoint's files with SHA-256; make one if the summary has all manifests."""
-        if said.since or not said.summary:
+        """The newest checkpoint's files with SHA-256; make one if it is due."""
+        if not _is_checkpoint_due(said):
             return said.checkpoint
         table = self._opened(said.version)
         self._place.check()
@@ -341,6 +343,19 @@ def _carried(
     since = {path: sha256 for path, sha256 in counting.items() if path not in in_summary}
     checkpoint = dict(mark.checkpoint) if mark else {}
     return since, (said.summary, said.summary_sha256), checkpoint
+
+
+def _is_checkpoint_due(said: TableVersion) -> bool:
+    """Whether a version's summary has all manifests, or the last checkpoint is too far behind.
+
+    Compaction can keep the manifests so few that no summary is made. The distance is from the
+    checkpoint that is signed: one that a kill prevented stays due at the versions that follow.
+    """
+    if said.summary and not said.since:
+        return True
+    numbers = [name.partition(".")[0] for name in said.checkpoint]
+    last = max((int(number) for number in numbers if number.isdecimal()), default=_CREATED_AT)
+    return said.version - last >= CHECKPOINT_EVERY
 
 
 def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAction:

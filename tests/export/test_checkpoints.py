@@ -1,0 +1,91 @@
+"""Time alone does not make an export slower to open: the table gets a checkpoint, come what may."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from deltalake import DeltaTable
+
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.files import TABLE_LOG, ExportPlace
+from eventstore.parquet.versions import CHECKPOINT_EVERY, SUMMARY_EVERY, version_of
+from eventstore.parquet.write.exporter import Exporter
+from eventstore.parquet.write.step import Bounds
+from eventstore.parquet.write.table import TableWriter
+from tests.export.samples import (
+    SIGNER,
+    Growing,
+    catalog_of,
+    exported_log,
+    exporter,
+    findings,
+    whole_log,
+)
+from tests.log.samples import AT_MS
+
+
+def read_one_by_one(place: ExportPlace) -> int:
+    """The number of commits behind the newest checkpoint, which every reader reads."""
+    paths = place.sizes(TABLE_LOG)
+    names = [path.removeprefix(f"{TABLE_LOG}/") for path in paths]
+    last = max(
+        (int(name[:20]) for name in names if name.endswith(".checkpoint.parquet")), default=-1
+    )
+    return sum(version_of(path) > last for path in paths)
+
+
+def version_in(export: Exporter) -> int:
+    assert export.catalog.version is not None
+    return export.catalog.version.version
+
+
+def test_an_export_whose_steps_are_always_merged_is_opened_with_a_bounded_number_of_reads(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """Merged by twos and fours: so few manifests are left that no summary is ever made."""
+    growing, most = Growing(sqlite_log), 0
+    with closing(exporter(sqlite_log, place, Bounds())) as export:
+        while version_in(export) < CHECKPOINT_EVERY + 10:
+            growing.grow()
+            assert export.step()
+            export.compact(files_min=2)
+            assert export.catalog.version is not None
+            assert len(export.catalog.version.since) <= SUMMARY_EVERY
+            assert not export.catalog.version.summary
+            most = max(most, read_one_by_one(place))
+    assert most <= CHECKPOINT_EVERY
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
+
+
+def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_after_a_kill(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow()
+    with closing(exporter(sqlite_log, place)) as export:
+        assert export.step()
+        catalog = export.catalog
+    writer = TableWriter(place, SIGNER, lambda: AT_MS, versions_kept_s=60)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("eventstore.parquet.write.table.CHECKPOINT_EVERY", 10**9)
+        for _ in range(CHECKPOINT_EVERY + 20):
+            catalog = writer.mark(writer.commit(catalog, catalog.statements))
+    assert read_one_by_one(place) > CHECKPOINT_EVERY
+
+    def killed(_table: DeltaTable) -> None:
+        raise OSError("killed before the checkpoint")
+
+    growing.grow()
+    with closing(exporter(sqlite_log, place)) as export, monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_checkpoint", killed)
+        with pytest.raises(ExportDamaged, match="killed"):
+            export.step()
+    assert read_one_by_one(place) > CHECKPOINT_EVERY
+    with closing(exporter(sqlite_log, place)):
+        assert read_one_by_one(place) == 0
+    assert catalog_of(place).is_marked
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
