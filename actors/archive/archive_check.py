@@ -50,9 +50,8 @@ from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.stores.restore import LogSection
 
 _MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed)
-_MAY_BE_PRUNED: Final = _MAY_LEAVE | topics_of(MessageExpirySet)
-"""What may be removed from the archive (``actors.archive.unneeded_rows``)."""
-_QUEUED: Final = topics_of(AnyMessageQueued)
+"""What may leave the log, and be removed from the archive (``actors.archive.unneeded_rows``)."""
+_QUEUED: Final = topics_of(AnyMessageQueued, MessageExpirySet)
 _REMOVED: Final = topics_of(AnyMessagesRemoved)
 _FIRST: Final = 1
 
@@ -223,13 +222,14 @@ def _may_be(stayed: LogRow | None, archived: LogRow | None, *, is_pruned: bool) 
     if archived:
         return archived.version != _FIRST and archived.topic in _MAY_LEAVE
     assert stayed
-    return is_pruned and stayed.version != _FIRST and stayed.topic in _MAY_BE_PRUNED
+    return is_pruned and stayed.version != _FIRST and stayed.topic in _MAY_LEAVE
 
 
 class _Waiting:
     """Messages that have left the log, until the row that removed them from their queue is read.
 
-    A message leaves only when it is in no queue any more. Memory: as many as waited at one time.
+    A message, and when it expires, leaves only when it is in no queue any more. Memory: as many as
+    waited at one time.
     """
 
     def __init__(self) -> None:
@@ -240,11 +240,14 @@ class _Waiting:
         if row.topic not in _QUEUED | _REMOVED:
             return
         event = decode_or_none(row.topic, row.state)
+        place = LogRow(row.position, row.stream, row.version, row.topic, b"")
         if isinstance(event, AnyMessageQueued):
             self._rows.pop((row.stream, event.message_id), None)
             if not is_in_log:
-                place = LogRow(row.position, row.stream, row.version, row.topic, b"")
                 self._rows[row.stream, event.message_id] = place
+        elif isinstance(event, MessageExpirySet) and not is_in_log:
+            for message_id in event.message_ids:
+                self._rows.setdefault((row.stream, message_id), place)
         elif isinstance(event, AnyMessagesRemoved):
             for message_id in event.message_ids:
                 self._rows.pop((row.stream, message_id), None)

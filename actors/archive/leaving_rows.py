@@ -1,10 +1,11 @@
 """Which rows leave the log for its archive, and the states that stand for them.
 
 A row may leave when the archive has it, a seal and the seam stand for it, and no state refers to
-it. The rows that leave are traffic: messages and what happened to them, counts of refusals, signs
-of life of agents, and seals. These rows stay:
+it. The rows that leave are traffic: messages with their expiry times and what happened to them,
+counts of refusals, signs of life of agents, and seals. These rows stay:
 
-- a row that the state of its identity refers to, such as a waiting message;
+- a row that the state of its identity refers to, such as a waiting message, or that says when one
+  expires;
 - events that the read models are built from (saved and public events, registrations, connections);
 - the first row of each stream, which identifies the stream, and the newest row that the archived
   state includes, so that an outdated state meets a gap and is never taken for the current one;
@@ -48,6 +49,7 @@ from eventstore.log.events import (
     ContractRequestsExpired,
     IdentityErased,
     KeylistUpdated,
+    MessageExpirySet,
     MessagesDelivered,
     QueueRefused,
     RefusalsCounted,
@@ -58,7 +60,7 @@ from eventstore.log.faults import Head
 from eventstore.log.streams import partition_stream
 
 LEAVING: Final = topics_of(
-    *(AnyMessageQueued, MessagesDelivered, AnyMessagesRemoved),
+    *(AnyMessageQueued, MessageExpirySet, MessagesDelivered, AnyMessagesRemoved),
     *(QueueRefused, RefusalsCounted, AgentSeen),
 )
 """The events that leave, in addition to seals, when nothing refers to them."""
@@ -68,6 +70,7 @@ _CHANGING: Final = LEAVING | topics_of(
 )
 """The events that leave, and those after which a state has fewer names of others, or none."""
 _ERASING: Final = topics_of(*ERASING)
+_EXPIRY: Final = topics_of(MessageExpirySet)
 _FIRST: Final = 1
 
 
@@ -108,7 +111,9 @@ def _add_identity(log: LogReader, stream: UUID, version: int, until: int, leavin
     rows = [
         row
         for row in found
-        if row.position <= until and row.version not in stays and not _ends_first(row)
+        if row.position <= until
+        and row.version not in stays
+        and not (_ends_first(row) or _is_expiry_in(state, row))
     ]
     if not rows and old is None:
         return
@@ -143,3 +148,12 @@ def _ends_first(row: LogRow) -> bool:
         return False
     event = decode(row.topic, row.state)
     return isinstance(event, ERASING) and _FIRST in event.versions
+
+
+def _is_expiry_in(state: Identity, row: LogRow) -> bool:
+    """Whether the row says when a message expires that still waits: read models need it."""
+    if row.topic not in _EXPIRY:
+        return False
+    event = decode(row.topic, row.state)
+    assert isinstance(event, MessageExpirySet)
+    return not state.messages.keys().isdisjoint(event.message_ids)

@@ -1,12 +1,11 @@
 """Which rows at the beginning of an archive nothing needs any more.
 
 The rows that leave for ever are of the kinds that leave the log (``actors.archive.leaving_rows``):
-removed messages and what happened to them, counts of refusals, signs of life of agents but the
-newest, old seals; and in addition the expiries of such messages. All rows stay from which the
-states of identities follow: a state folded from the rows that stay, each at its version, equals the
-state folded from all rows, in the layout of any release. This is checked for each stream, and if
-its state would differ, all its rows stay.
-So restoring a log, building tables and folding states need no row that left.
+removed messages with their expiries and what happened to them, counts of refusals, signs of life of
+agents but the newest, old seals. All rows stay from which the states of identities follow: a state
+folded from the rows that stay, each at its version, equals the state folded from all rows, in the
+layout of any release. This is checked for each stream, and if its state would differ, all its rows
+stay. So restoring a log, building tables and folding states need no row that left.
 
 A message's row never stays when the row that removed the message leaves. The first and the last row
 of a stream never leave, nor do the seals that a new owner reads for its nonces.
