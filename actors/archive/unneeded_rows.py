@@ -10,8 +10,11 @@ stay. So restoring a log, building tables and folding states need no row that le
 A message's row never stays when the row that removed the message leaves. The first and the last row
 of a stream never leave, nor do the seals that a new owner reads for its nonces.
 
+What a stream can lose follows from its rows alone. So a stream without a row after the part that
+was pruned before has lost all it could, and is not planned again.
+
 Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and some 150 bytes
-for each stream.
+for each stream with rows after that part.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from eventstore.log.signs_of_life import is_sign_of_life
 from eventstore.parquet.write.pruning import Positions
 
 STREAMS_AT_ONCE: Final = 20_000
-"""States in memory, usually some kilobytes each; the rows are read again for each such group."""
+"""States in memory, usually some kilobytes each; the rows are read twice for each such group."""
 _FIRST: Final = 1
 
 ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
@@ -69,9 +72,11 @@ def not_needed(
     ends: dict[bytes, int] = {}
     newest_ms: dict[bytes, int] = {}
     for row in _each(read):
-        ends[row.stream] = row.version
         if row.topic == SEAL_TOPIC:
             newest_ms[row.stream] = decode_seal(row.state).at_ms
+        # A stream without a later row has the state, and lost the rows, that it had at that time.
+        if row.topic == SEAL_TOPIC or row.position > pruned_up_to:
+            ends[row.stream] = row.version
     _seals(read, ends, newest_ms, window_ms, unneeded)
     streams = [stream for stream in ends if stream not in newest_ms]
     for start in range(0, len(streams), streams_at_once):

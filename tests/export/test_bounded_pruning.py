@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from eventstore.log.event_log import EventLog
+from actors.archive.unneeded_rows import ReadRows, not_needed
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile, Manifest, heads_of
@@ -17,10 +19,12 @@ from eventstore.parquet.rows import log_rows, manifest_tables, read_table
 from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import CheckedPart, check_part
 from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.pruning import Positions
 from eventstore.parquet.write.step import Bounds
 from tests.export.forging import with_value
-from tests.export.leaving import leave, plan, played
+from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
+from tests.histories import LIMITS, Crowd, History, random_script
 
 BYTES_MAX = 10_000
 
@@ -108,6 +112,49 @@ def test_a_changed_row_of_days_that_interleave_is_named_to_its_file(
         (one.fault, one.path, one.row, one.last_position) for one in found
     }
     assert (files[-1].path in {one.path for one in found}) == is_lost
+
+
+def test_streams_without_new_rows_are_not_planned_again_and_lost_what_they_could(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    first = played(sqlite_log)
+    read_ids(first)
+    leave(sqlite_log, place)
+    before = exported_log(place)
+    assert prune(sqlite_log, place) > 0
+    pruned_up_to = catalog_of(place).pruned_up_to
+    second = History(
+        sqlite_log,
+        crowd=Crowd.of(2, 20),
+        start_ms=first.now_ms,
+        after=sqlite_log.position(),
+    )
+    second.play(random_script(2, 100))
+    read_ids(second)
+    first.play(random_script(3, 8))  # some of what was needed is not any more
+    leave(sqlite_log, place)
+    new = [row for row in exported_log(place) if row.position > pruned_up_to]
+    reads: list[int] = []
+
+    def counted(read: ReadRows, last: int, up_to: int) -> Positions:
+        def again() -> Iterable[Sequence[LogRow]]:
+            reads.append(last)
+            return read()
+
+        window_ms = LIMITS.timestamp_window_ms
+        return not_needed(again, last, up_to, window_ms=window_ms, streams_at_once=1)
+
+    with closing(exporter(sqlite_log, place, Bounds())) as export:
+        assert export.prune(LATER_MS, counted) > 0
+    whole = [*before, *new]
+    grown, streams = (
+        {row.stream for row in rows if row.topic != SEAL_TOPIC} for rows in (new, whole)
+    )
+    assert len(grown) < len(streams)
+    assert len(reads) == 2 + 2 * len(grown)
+    at_once = plan(lambda: [whole], whole[-1].position, 0)
+    left = [row.position for row in whole if row.position not in at_once]
+    assert [row.position for row in exported_log(place)] == left
 
 
 def _whole(place: ExportPlace, rest: Manifest) -> pa.Table:
