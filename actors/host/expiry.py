@@ -66,8 +66,9 @@ class Expiry:
     ) -> None:
         """An expiry that does nothing before ``start`` or ``step``, in a log of ``shards`` shards.
 
-        The thread calls ``on_look`` before each step; it must not raise. Other hosts may own the
-        keys of an ended agent, so ``hand_over_keys`` has them released.
+        The thread calls ``on_look`` after each step that does not fail; if it raises, the next
+        step comes all the same. Other hosts may own the keys of an ended agent, so
+        ``hand_over_keys`` has them released.
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
@@ -145,9 +146,9 @@ class Expiry:
     def _work(self) -> None:
         wait_s = self._pace.look_s
         while not self._ended.wait(wait_s):
-            self._on_look()
             try:
                 wait_s = self._pace.pause_s if self.step() else self._pace.look_s
+                self._on_look()
             except (LogError, TimeoutError) as error:
                 _LOG.warning("search for expired items failed: %s", reason(error))
                 wait_s = self._pace.look_s

@@ -130,8 +130,16 @@ def give_back_wal(cursor: sqlite3.Cursor) -> None:
 
 
 def wal_bytes(path: Path) -> int:
-    """The size of the WAL beside a file; 0 where there is none."""
+    """The size of the WAL beside a file; 0 where there is none.
+
+    Raises:
+        sqlite3.OperationalError: it cannot be looked at; says why.
+    """
+    wal = path.with_name(f"{path.name}-wal")
     try:
-        return path.with_name(f"{path.name}-wal").stat().st_size
+        return wal.stat().st_size
     except FileNotFoundError:  # the last connection of another process removes it
         return 0
+    except OSError as error:
+        why = f"{wal} cannot be looked at: {error.strerror}"
+        raise sqlite3.OperationalError(why) from error

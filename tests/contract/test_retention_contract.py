@@ -384,6 +384,23 @@ def test_a_search_that_fails_in_any_way_is_not_the_last(
     mediator.expiry.stop()
 
 
+def test_what_is_due_leaves_although_what_is_called_beside_the_search_fails(log: EventLog) -> None:
+    looks: SimpleQueue[None] = SimpleQueue()
+
+    def fail() -> None:
+        looks.put(None)
+        raise ZeroDivisionError
+
+    mediator = Mediator(log, pace=RetentionPace(look_s=0.001), on_look=fail)
+    mediator.settle(*PEOPLE)
+    mediator.pass_s(250)
+    mediator.expiry.start()
+    for _ in range(2):
+        looks.get(timeout=10)
+    mediator.expiry.stop()
+    assert mediator.contents() == 0
+
+
 def test_a_search_goes_by_time_and_from_a_place_on(log: EventLog) -> None:
     depths = [
         QueueDepth(OTHER, 1, 10, 5, "did:x:other", requests_since_ms=7),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from actors.core.limits import HostLimits, RetentionPace
 from actors.host.identity_host import HostOptions, IdentityHost
-from actors.host.measures import Growth
+from actors.host.measures import Growth, LogWatch
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import DueIdentity, EventLog, StorageFigures
 from tests.unit.actors.given import HandClock
@@ -76,3 +77,23 @@ def test_what_is_due_is_found_although_the_size_of_the_log_cannot_be_measured(
         assert said in caplog.messages
     finally:
         host.stop()
+
+
+def test_a_host_answers_although_the_wal_cannot_be_looked_at(
+    log: EventLog, clock: HandClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = HostOptions("host-0", "", ["shard-0"], HostLimits())
+    host = IdentityHost(options, lambda *_: None, log=log)
+    watch = LogWatch(log)
+    wal = tmp_path / "log.db-wal"
+    wal.rename(tmp_path / "moved")
+    wal.symlink_to(wal)  # open connections have the file still
+    try:
+        Growth(log, clock).look()
+        assert watch.storage(30) is None
+        assert host.stats().storage is None
+    finally:
+        watch.close()
+        host.stop()
+    (said,) = [line for line in caplog.messages if line.startswith("the size of the log")]
+    assert said.endswith("log.db-wal cannot be looked at: Too many levels of symbolic links")
