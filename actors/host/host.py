@@ -7,7 +7,8 @@ decides the answer:
 - stored: the replies go out;
 - conflict: the host looks for its own seal in the log. If the seal is there, the batch is stored.
   Otherwise another owner has claimed the partition: the host gives it up, and as nothing of the
-  batch is stored, the edge sends its commands to the new owner;
+  batch is stored, the edge sends its commands to the new owner. If no other owner is there, the
+  log is at fault, which the host reports;
 - any other failure: the outcome is unknown, and all touched states are read from the log again.
 """
 
@@ -371,8 +372,8 @@ class Host:
         started = perf_counter()
         try:
             self._log.append(rows, events, depths)
-        except AppendConflict:
-            refusal = self._resolve_conflict(transaction)
+        except AppendConflict as error:
+            refusal = self._resolve_conflict(transaction, error)
             if refusal is not None:
                 return refusal
         except LogError as error:
@@ -416,14 +417,18 @@ class Host:
             self.outage.worked(has_stored=transaction.has_claimed)
         return None
 
-    def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
+    def _resolve_conflict(
+        self, transaction: Transaction, conflict: AppendConflict | None = None
+    ) -> Refusal | None:
         """Return None if the transaction is stored; else give up what another owner has claimed."""
+        ids = request_ids(transaction.items)
         try:
             held, is_empty = transaction.partitions, transaction.is_empty
             partitions.log_losses(self._log, held, are_confirmed=is_empty)
             newest = {p: partitions.newest_seal(self._log, p.name) for p in held}
             stored = not is_empty and any(partitions.is_sealed(self._log, p.place) for p in held)
-        except LogError:
+        except LogError as error:
+            self.outage.failed("cannot read the log", error, ids)
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         if all(seal is not None and seal.digest == p.digest for p, seal in newest.items()):
@@ -432,6 +437,9 @@ class Host:
         lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
         for name in lost:
             self._ownership.give_up(name)
+        if not lost and conflict is not None:
+            # Seals are lost, or another row is in the way, for example a content: perhaps for ever.
+            self.outage.failed("append conflicts, and with no other owner", conflict, ids)
         # Nothing of the transaction is in the log, so the new owners can run the same commands.
         return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
 

@@ -32,6 +32,7 @@ from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity, StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction
 from eventstore.log import seal
+from eventstore.log.errors import AppendConflict
 from eventstore.log.events import ContractStored, Event, MessagesRemoved
 from eventstore.log.streams import identity_stream
 from eventstore.read_models import queue_depths, saved_events
@@ -61,7 +62,7 @@ def reply_whatever_the_append_says(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_every_conflict_for_our_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Host, "_resolve_conflict", lambda _self, _gathered: None)
+    patch.setattr(Host, "_resolve_conflict", lambda _self, _gathered, _conflict=None: None)
 
 
 def keep_the_partition_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
@@ -79,9 +80,11 @@ def keep_the_states_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
 def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> None:
     resolve = Host._resolve_conflict
 
-    def stubborn(self: Host, gathered: Transaction) -> Refusal | None:
+    def stubborn(
+        self: Host, gathered: Transaction, conflict: AppendConflict | None = None
+    ) -> Refusal | None:
         assigned = set(self._ownership._assigned)
-        refusal = resolve(self, gathered)
+        refusal = resolve(self, gathered, conflict)
         self._ownership._assigned |= assigned
         return refusal
 

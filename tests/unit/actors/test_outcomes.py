@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from tests.log.faulty_log import (
     StoredButFailed,
     StoreNext,
 )
+from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import (
     NOW_S,
     SHARDS,
@@ -115,6 +117,38 @@ def test_an_outage_is_one_line_at_its_beginning_and_one_at_its_end_with_the_numb
                 failures,
             )
             caplog.clear()
+
+
+def test_a_conflict_that_is_no_other_owners_is_an_outage_with_its_reason(
+    log: EventLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared(log)
+    owner, url = host(log, name="host-1"), f"sqlite:{tmp_path}/log.db"
+    for position in range(log.position() + 1, log.position() + 9):
+        run_sql(url, f"INSERT INTO contents VALUES ({position}, x'00')")
+    for _ in range(2):
+        assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+        assert owner.outage.is_on
+    run_sql(url, "DELETE FROM contents WHERE content = x'00'")
+    (accepted,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert isinstance(accepted, MessageAccepted)
+    why = "AppendConflict: UNIQUE constraint failed: contents.position"
+    began = f"append conflicts, and with no other owner: {why}"
+    assert caplog.messages == [began, "the log works again"]
+
+
+def test_a_conflict_that_cannot_be_resolved_is_an_outage_with_its_reason(
+    log: EventLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    unreachable = _Unreachable(log)
+    prepared(unreachable)
+    owner = host(unreachable, name="host-1")
+    run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    host(log, name="host-2")
+    unreachable.ends_at_append = True
+    assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+    assert owner.outage.is_on
+    assert caplog.messages == ["cannot read the log: LogUnavailable: planned"]
 
 
 def test_an_outage_ends_with_the_first_command_that_shows_it_whichever_it_is(
@@ -297,11 +331,15 @@ def test_an_outage_in_which_nothing_was_to_be_stored_ends_when_the_log_is_read(
 
 
 class _Unreachable(FaultyLog):
-    is_over = False
+    is_over = ends_at_append = False
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(log)
         self.questions: list[str] = []
+
+    def append(self, *args: Any, **more: Any) -> None:
+        self.is_over |= self.ends_at_append
+        super().append(*args, **more)
 
     def read_stream(self, *args: Any, **more: Any) -> Sequence[StoredEvent]:
         self._ask("read_stream")
