@@ -89,7 +89,9 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
         try:
             yield was_killed
         finally:
-            lock.truncate(0)
+            # The disk may be read-only by now. Then the next start takes this end for a kill.
+            with contextlib.suppress(OSError):
+                lock.truncate(0)
 
 
 @contextlib.contextmanager

@@ -123,8 +123,9 @@ def _served(
         # The loop has restored the default action of SIGINT, as Python does at its end: another
         # Ctrl-C would end this process before Ray. (Ray itself restores the action of SIGTERM.)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with contextlib.suppress(OSError):  # the disk may be read-only by now
+            settings.operators_address_path.unlink(missing_ok=True)
         # After a fault the logs in Ray's folder can say more than ours.
-        settings.operators_address_path.unlink(missing_ok=True)
         processes.stop(folder if code == Exit.OK else None, code=code)
         _LOG.info("stopped", extra={"exit_code": int(code)})
     return code

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.server.data_dir import locked, make_data_dir
+from http_edge.server.data_dir import LOCK, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 
 
@@ -69,3 +69,16 @@ def test_a_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     make_data_dir(tmp_path / "new" / "data")
     assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
     assert list((tmp_path / "new" / "data").iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_emptied_fails_no_clean_end(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (lock,) = (
+            int(link.name)
+            for link in Path("/proc/self/fd").iterdir()
+            if os.path.realpath(link) == str(tmp_path.resolve() / LOCK)
+        )
+        with Path(os.devnull).open() as never_empty:
+            os.dup2(never_empty.fileno(), lock)
+    with locked(tmp_path) as was_killed:
+        assert was_killed

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import serve
+from http_edge.server.exits import Exit
 from http_edge.settings.settings import Settings
 
 WAIT_S = 10.0
@@ -109,3 +115,34 @@ async def test_a_step_that_does_not_end_lets_the_next_one_come_when_its_time_is_
     await stop(steps, **{stuck: steps.endless(stuck)})
     begun, host, watch = steps.at(f"{stuck} begins", "host 0 ends", "watch ends")
     assert begun < host < watch
+
+
+@contextmanager
+def handlers_of_signals_kept() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_ray_ends_and_the_stop_is_clean_although_a_file_of_the_data_directory_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    load_or_create(settings.keys_path)
+    settings.operators_address_path.mkdir()  # which is not removed as a file
+    folder = tmp_path / "ray"
+
+    def stopped_at_its_start(_: Path) -> Path:
+        os.kill(os.getpid(), signal.SIGTERM)
+        folder.mkdir()
+        return folder
+
+    monkeypatch.setattr(serve, "_start_ray", stopped_at_its_start)
+    nothing: Any = object()  # which is only kept
+    with handlers_of_signals_kept():
+        code = serve._served(settings, {}, None, nothing, nothing, started_s=0)
+    assert code == Exit.OK
+    assert not folder.exists(), "the end of Ray removes it"
