@@ -75,7 +75,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     Yields whether the last mediator here ended without cleaning up: killed, or with the machine.
 
     Raises:
-        Stop: another mediator, or a restore, works there.
+        Stop: another mediator, or a restore, works there, or the directory cannot be locked.
     """
     with named_disk_faults(data_dir, option):
         lock = (data_dir / LOCK).open("a+")
@@ -99,7 +99,7 @@ def left_alone(data_dir: Path, option: str) -> Iterator[None]:
     """Keep mediators out of a directory in which one has worked, without writing there.
 
     Raises:
-        Stop: a mediator, or a restore, works there.
+        Stop: a mediator, or a restore, works there, or the directory cannot be locked.
     """
     with (data_dir / LOCK).open() as lock:
         _take(fcntl.LOCK_SH, lock, data_dir, option)
@@ -107,14 +107,15 @@ def left_alone(data_dir: Path, option: str) -> Iterator[None]:
 
 
 def _take(kind: int, lock: IO[str], data_dir: Path, option: str) -> None:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        raise Stop(
-            Exit.BUSY,
-            f"Another mediator is running on {data_dir}.",
-            f"Stop it, or name another place with {option}.",
-        ) from error
+    with named_disk_faults(data_dir, option):
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Stop(
+                Exit.BUSY,
+                f"Another mediator is running on {data_dir}.",
+                f"Stop it, or name another place with {option}.",
+            ) from error
 
 
 def is_in_use(data_dir: Path) -> bool:

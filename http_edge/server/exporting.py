@@ -86,6 +86,7 @@ def exporter_of(
         ExportRefused: the place is of another mediator or log, or this mediator has no keys yet.
         KeyFileRefused: the keys cannot be used, or the log is of another mediator.
         ExportError, LogError: as ``Exporter``.
+        OSError: the lock for the place cannot be taken.
     """
     keys = keys_of(settings, log)
     number = log.settings().get(PLACE)
@@ -318,11 +319,14 @@ def _locked(settings: Settings, place: ExportPlace) -> Iterator[ExportPlace]:
     machines. The advisory lock is checked before each change of the place.
     """
     name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
-    with (settings.data_dir / f"export-{name}.lock").open("a") as lock:
+    file = settings.data_dir / f"export-{name}.lock"
+    with file.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise _other(place) from error
+        except OSError as error:  # which does not name the file
+            raise OSError(error.errno, error.strerror, str(file)) from error
         with contextlib.ExitStack() as stack:
             try:
                 name = f"export to {place.address()}"

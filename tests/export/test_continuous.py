@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import itertools
 import os
 import queue
@@ -233,6 +235,27 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
         "fault_age_s": None,
         "standby": False,
     }
+
+
+def test_a_place_that_cannot_be_locked_is_a_fault_with_its_reason_and_no_other_exporters(
+    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Growing(log).grow()
+    take = fcntl.flock
+
+    def no_locks(_file: object, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with _running(settings) as steps:
+        fault = steps.get(timeout=WAIT_S)
+        status = figures(settings.data_dir, log.position(), NOW_MS)
+        monkeypatch.setattr(fcntl, "flock", take)
+        assert isinstance(steps.get(timeout=WAIT_S), Exported)
+    assert isinstance(fault, OSError)
+    assert "No locks available" in str(fault)
+    assert str(settings.data_dir / "export-") in str(fault)
+    assert (status["fault"], status["standby"]) == (str(fault), False)
 
 
 def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.server.data_dir import LOCK, locked, make_data_dir
+from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 
 
@@ -63,6 +64,19 @@ def test_a_directory_that_another_mediator_works_in_is_busy_and_its_option_is_na
         pass
     assert stopped.value.exit_code == Exit.BUSY
     assert option in stopped.value.remedy
+
+
+def test_a_directory_that_cannot_be_locked_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / LOCK).touch()
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+    for kept_out in (locked(tmp_path), left_alone(tmp_path, "--data-dir")):
+        with pytest.raises(Stop) as stopped, kept_out:
+            pass
+        assert stopped.value.exit_code == Exit.USAGE
+        why = f"The data directory {tmp_path} cannot be used: {os.strerror(errno.ENOLCK)}."
+        assert stopped.value.message == why
 
 
 def test_a_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
