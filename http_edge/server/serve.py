@@ -112,7 +112,8 @@ def _served(
     token = operators_token(settings.operators_token_path)
     folder = _start_ray(settings.data_dir)
     try:
-        settings.served_url_path.write_text(settings.url)
+        with named_disk_faults(settings.data_dir):
+            settings.served_url_path.write_text(settings.url)
         parts = settings, away, metrics, token, clock, keys
         mediator = _Mediator(*parts, prepare=prepare, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
@@ -386,7 +387,8 @@ class _Mediator:
         try:
             async with asyncio.timeout(_READY_S_MAX):
                 await asyncio.gather(*[edge.listening.remote() for edge in self._edges.values()])
-                self._settings.operators_address_path.write_text(self._settings.operators_url)
+                with named_disk_faults(self._settings.data_dir):
+                    self._settings.operators_address_path.write_text(self._settings.operators_url)
                 if self._node is None:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:
