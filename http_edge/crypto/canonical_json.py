@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
 import orjson
 import rfc8785
 
@@ -25,6 +27,7 @@ _PLAIN_FROM: Final = 1e-5
 _SMALL_FROM: Final = 1e-6
 _LARGE_FROM: Final = 1e21
 """Below ``_SMALL_FROM`` and from here on ECMAScript, and so RFC 8785, writes an exponent."""
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class NotCanonical(ValueError):
@@ -65,6 +68,19 @@ def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
         raise NotCanonical("nested too deep") from None
     except (TypeError, ValueError) as error:
         raise NotCanonical(str(error)) from None
+
+
+def members_in(text: bytes) -> dict[str, bytes]:
+    """The members of an object in canonical text, each in canonical text, in their order there."""
+    return {name: bytes(member) for name, member in _MEMBERS.decode(text).items()}
+
+
+def object_of(members: Mapping[str, bytes]) -> bytes:
+    """The canonical text of an object whose members are in canonical text and in its order.
+
+    Of an object with fewer members than another it takes a fraction of the time of ``canonical``.
+    """
+    return orjson.dumps({name: orjson.Fragment(member) for name, member in members.items()})
 
 
 def _as_written(value: Any) -> Any:

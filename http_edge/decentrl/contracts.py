@@ -17,6 +17,7 @@ from actors.core.commands import (
     StoreContract,
 )
 from actors.core.refusals import Refusal
+from http_edge.crypto.canonical_json import members_in
 from http_edge.crypto.encoding import b64decode_exactly
 from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.crypto.key_agreement import KEY_BYTES
@@ -84,13 +85,11 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
         sender,
         validator.keys.signing_seed,
         validator.resolver.known,
+        bytes_max=settings.limits.contract_bytes_max,
     )
     if isinstance(accepted, ContractRejection):
         return _rejected(_REQUEST, accepted)
     contract, lifetime_s_max = accepted.contract, settings.protocol.contract_lifetime_s_max
-    bytes_max = settings.limits.contract_bytes_max
-    if len(contract.signed) > bytes_max:
-        return invalid(f"{_REQUEST}: makes a contract of more than {bytes_max} bytes")
     if lifetime_s_max is not None and contract.expires_at_s > request.now_s + lifetime_s_max:
         return invalid(
             f"{_REQUEST}: communication_contract.expires_at: is more than {lifetime_s_max} s away"
@@ -161,13 +160,15 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
     if parties is not None and request.envelope.sender_did not in parties:
         return invalid(f"{_SIGNED}: does not name the sender")
     contract = contract_profile.verify_signed_contract(
-        signed, request.now_s, request.validator.resolver.known
+        signed,
+        request.now_s,
+        request.validator.resolver.known,
+        # It was written for the signature of the command, of which it is a part.
+        text=members_in(members_in(request.signed)["payload"])["signed_communication_contract"],
+        bytes_max=request.settings.limits.contract_bytes_max,
     )
     if isinstance(contract, ContractRejection):
         return _rejected(_SIGNED, contract)
-    bytes_max = request.settings.limits.contract_bytes_max
-    if len(contract.signed) > bytes_max:
-        return invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
     return _stored(contract)
 
 

@@ -58,9 +58,13 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
-    """A command with a valid signature, as ``CommandRow.validate`` gets it."""
+    """A command with a valid signature, as ``CommandRow.validate`` gets it.
+
+    ``signed`` is what the signature covers: the canonical JSON of header and payload.
+    """
 
     envelope: CommandEnvelope
+    signed: bytes
     public_key: bytes
     now_s: float
     answer: Answering
@@ -157,7 +161,7 @@ class CommandValidator:
             ):
                 rule = resolver.why_unknown(command.recipient_did)
                 return Rejected(Refusal.RECIPIENT_NOT_FOUND, f"header.recipient_did: {rule}")
-            request = CommandRequest(command, public_key, now_s, row.answer, self)
+            request = CommandRequest(command, signed, public_key, now_s, row.answer, self)
             # All rules of the payload come before authorization, those of the row's own included.
             result = row.validate(request, payload)
         except PayloadInvalid as broken:

@@ -14,16 +14,16 @@ key and signs the whole. ``expires_at`` is in Unix seconds and may be fractional
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from http_edge.crypto import aes_gcm, key_agreement
-from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.canonical_json import canonical, members_in, object_of
 from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
-from http_edge.crypto.signatures import SIGNATURE_BYTES, sign_object, verify_object
+from http_edge.crypto.signatures import SIGNATURE_BYTES, sign, sign_object, verify
 from http_edge.crypto.strict_json import JsonRefused, parse, rule_of
 from http_edge.dids.document import DidDocument, signing_key_id
 
@@ -33,7 +33,9 @@ Seconds: TypeAlias = int | float
 JsonObject: TypeAlias = dict[str, Any]
 
 CONTRACT: Final = "communication_contract"
-_SIGNED: Final = (CONTRACT, "requestor_signature", "recipient_signature")
+_SIGNATURES: Final = ("recipient_signature", "requestor_signature")
+"""Behind the contract, and in this order, in the canonical form of a signed contract."""
+_NO_SIGNATURE: Final = b64encode(bytes(SIGNATURE_BYTES))
 EXPIRES_AT: Final = "expires_at"
 EXPIRES_AT_S_MAX: Final = 1e11
 """The year 5138: a later time must be in milliseconds."""
@@ -137,10 +139,13 @@ def accept_registration(
     sender_did: str,
     signing_seed: bytes,
     resolve: Resolve,
+    *,
+    bytes_max: int,
 ) -> RegistrationAccepted | ContractRejection:
     """Check a registration request and sign it as recipient (DCTRL-0004 8.1).
 
-    The mediator's ephemeral private key is forgotten here: no command uses the root secret.
+    ``bytes_max`` bounds the signed contract in canonical JSON, and comes before the signatures. The
+    mediator's ephemeral private key is forgotten here: no command uses the root secret.
     """
     if request.requestor_did != sender_did:
         return ContractRejection(f"{CONTRACT}.requestor_did: is not the sender")
@@ -153,24 +158,41 @@ def accept_registration(
     stated = _OF_STATEMENTS.intersection(request.contract)
     if stated:
         return ContractRejection(f"{CONTRACT}.{min(stated)}: is for statements of the mediator")
-    unsigned = _unsigned(request, "requestor", resolve)
+    signed = _with_additions(request, key_agreement.new_key_pair().public)
+    text = canonical(signed[CONTRACT])
+    if len(_signed_text(signed, text)) > bytes_max:
+        return ContractRejection(f"makes a contract of more than {bytes_max} bytes")
+    requested = {name: each for name, each in members_in(text).items() if name in request.contract}
+    unsigned = _unsigned(request, "requestor", resolve, _requestor_terms(requested))
     if unsigned is not None:
         return unsigned
-    signed = accept_request(request, signing_seed, key_agreement.new_key_pair().public)
-    return RegistrationAccepted(signed, _stored(signed, request))
+    signed["recipient_signature"] = b64encode(sign(signing_seed, text))
+    return RegistrationAccepted(signed, _stored(signed, text, request))
 
 
 def verify_signed_contract(
-    value: object, now_s: float, resolve: Resolve
+    value: object,
+    now_s: float,
+    resolve: Resolve,
+    *,
+    text: bytes | None = None,
+    bytes_max: int | None = None,
 ) -> VerifiedContract | ContractRejection:
-    """Check a contract that both parties signed (DCTRL-0003 section 8)."""
+    """Check a contract that both parties signed (DCTRL-0003 section 8).
+
+    ``text`` is the canonical JSON of ``value``, if that is written already: the signatures are
+    verified over its bytes. ``bytes_max`` bounds the signed contract, and comes before them.
+    """
     request = _read(value, _Signed, now_s)
     if isinstance(request, ContractRejection):
         return request
+    contract = canonical(request.contract) if text is None else members_in(text)[CONTRACT]
+    if bytes_max is not None and len(_signed_text(request.signed, contract)) > bytes_max:
+        return ContractRejection(f"has more than {bytes_max} bytes")
     return (
-        _unsigned(request, "requestor", resolve)
-        or _unsigned(request, "recipient", resolve)
-        or _stored(request.signed, request)
+        _unsigned(request, "requestor", resolve, _requestor_terms(members_in(contract)))
+        or _unsigned(request, "recipient", resolve, [contract])
+        or _stored(request.signed, contract, request)
     )
 
 
@@ -258,23 +280,16 @@ def open_request(
 
 def verify_request(request: ContractRequest, resolve: Resolve) -> bool:
     """Whether the requestor signed the request."""
-    return _unsigned(request, "requestor", resolve) is None
+    terms = _requestor_terms(members_in(canonical(request.contract)))
+    return _unsigned(request, "requestor", resolve, terms) is None
 
 
 def accept_request(
     request: ContractRequest, signing_seed: bytes, ephemeral_public: bytes
 ) -> JsonObject:
     """The signed contract: the request, the recipient's ephemeral key and its signature."""
-    contract = {
-        "recipient_signing_key_id": _key_id(request, "recipient"),
-        **request.contract,  # with a key id of its own, null too, which the requestor has signed
-        _EPHEMERAL_KEYS["recipient"][0]: b64encode(ephemeral_public),
-    }
-    return {
-        CONTRACT: contract,
-        "requestor_signature": request.signed["requestor_signature"],
-        "recipient_signature": sign_object(contract, signing_seed),
-    }
+    signed = _with_additions(request, ephemeral_public)
+    return {**signed, "recipient_signature": sign_object(signed[CONTRACT], signing_seed)}
 
 
 def ephemeral_key(signed: JsonObject, role: Role) -> bytes | None:
@@ -289,15 +304,6 @@ def ephemeral_key(signed: JsonObject, role: Role) -> bytes | None:
 def root_secret(own_ephemeral_private: bytes, their_ephemeral_public: bytes) -> bytes | None:
     """The 32-byte key of all messages under a contract, or None for a key of low order."""
     return key_agreement.shared_secret(own_ephemeral_private, their_ephemeral_public)
-
-
-def contract_id(signed: JsonObject) -> str:
-    """The id of a contract: lower-case hex SHA-256 of the contract in canonical JSON.
-
-    Raises:
-        NotCanonical: the contract has no canonical form.
-    """
-    return hashlib.sha256(canonical(signed[CONTRACT])).hexdigest()
 
 
 # ---- both
@@ -327,8 +333,24 @@ def _key_id(request: ContractRequest, role: Role) -> str:
     return signing_key_id(did) if named is None else named
 
 
-def _unsigned(request: ContractRequest, role: Role, resolve: Resolve) -> ContractRejection | None:
-    """Why a party's signature does not hold, or None if it does."""
+def _with_additions(request: ContractRequest, ephemeral_public: bytes) -> JsonObject:
+    """The contract that the recipient is to sign, with a text as long as its signature."""
+    contract = {
+        "recipient_signing_key_id": _key_id(request, "recipient"),
+        **request.contract,  # with a key id of its own, null too, which the requestor has signed
+        _EPHEMERAL_KEYS["recipient"][0]: b64encode(ephemeral_public),
+    }
+    return {
+        CONTRACT: contract,
+        "requestor_signature": request.signed["requestor_signature"],
+        "recipient_signature": _NO_SIGNATURE,
+    }
+
+
+def _unsigned(
+    request: ContractRequest, role: Role, resolve: Resolve, texts: Iterable[bytes]
+) -> ContractRejection | None:
+    """Why a party's signature holds over none of ``texts``, or None if it does."""
     document = resolve(request.requestor_did if role == "requestor" else request.recipient_did)
     if document is None:
         return ContractRejection(f"{CONTRACT}.{role}_did: does not resolve", unsigned=True)
@@ -338,34 +360,37 @@ def _unsigned(request: ContractRequest, role: Role, resolve: Resolve) -> Contrac
             f"{CONTRACT}.{role}_signing_key_id: is not a signing key in the {role}'s document",
             unsigned=True,
         )
-    signature = request.signed[f"{role}_signature"]
-    if b64decode_exactly(signature, SIGNATURE_BYTES) is None:
+    signature = b64decode_exactly(request.signed[f"{role}_signature"], SIGNATURE_BYTES)
+    if signature is None:
         return ContractRejection(
             f"{role}_signature: is not base64 of {SIGNATURE_BYTES} bytes", unsigned=True
         )
-    if role == "recipient":
-        terms, what = iter([request.contract]), "the whole communication_contract"
-    else:
-        terms = _requestor_terms(request.contract)
-        what = "communication_contract without what the recipient adds"
-    if any(verify_object(key, signed, signature) for signed in terms):
+    if any(verify(key, text, signature) for text in texts):
         return None
+    what = "the whole communication_contract"
+    if role == "requestor":
+        what = "communication_contract without what the recipient adds"
     return ContractRejection(f"{role}_signature: does not verify over {what}", unsigned=True)
 
 
-def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:
-    """The contracts that the requestor may have signed: without the recipient's additions.
+def _requestor_terms(contract: Mapping[str, bytes]) -> Iterator[bytes]:
+    """The texts that the requestor may have signed: without the recipient's additions.
 
     The contract does not show which party named the recipient's signing key: yield both forms.
     """
     added = set(_EPHEMERAL_KEYS["recipient"])
-    yield {name: member for name, member in contract.items() if name not in added}
+    yield object_of({name: text for name, text in contract.items() if name not in added})
     if "recipient_signing_key_id" in contract:
         added.add("recipient_signing_key_id")
-        yield {name: member for name, member in contract.items() if name not in added}
+        yield object_of({name: text for name, text in contract.items() if name not in added})
 
 
-def _stored(signed: JsonObject, request: ContractRequest) -> VerifiedContract:
+def _signed_text(signed: JsonObject, contract: bytes) -> bytes:
+    """The canonical JSON of a signed contract, whose contract is written already."""
+    return object_of({CONTRACT: contract} | {name: canonical(signed[name]) for name in _SIGNATURES})
+
+
+def _stored(signed: JsonObject, contract: bytes, request: ContractRequest) -> VerifiedContract:
     # The digest covers the contract alone, and only the signed members are stored. Otherwise
     # unsigned members and other spellings of a signature could make one contract count as many, and
     # the first sender could make its owner store and read members that neither party signed.
@@ -373,6 +398,6 @@ def _stored(signed: JsonObject, request: ContractRequest) -> VerifiedContract:
         requestor_did=request.requestor_did,
         recipient_did=request.recipient_did,
         expires_at_s=request.expires_at_s,
-        digest=bytes.fromhex(contract_id(signed)),
-        signed=canonical({name: signed[name] for name in _SIGNED}),
+        digest=hashlib.sha256(contract).digest(),
+        signed=_signed_text(signed, contract),
     )

@@ -220,6 +220,13 @@ BAD_CONTRACTS = {
         INVALID_SIGNATURES,
     ),
     "expired": (signed_contract(ALICE, BOB, NOW_S), INVALID),
+    "larger than its bound, and with the signature of another": (
+        {
+            **signed_contract(ALICE, BOB, NOW_S + 60, terms="x" * 16_384),
+            "recipient_signature": CAROL.sign(GOOD),
+        },
+        INVALID,
+    ),
     "with oneself": (signed_contract(BOB, BOB, NOW_S + 60), INVALID),
 }
 """One of each refusal; ``tests/unit/wire/test_contract_profile.py`` has every fault."""

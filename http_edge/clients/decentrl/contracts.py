@@ -56,7 +56,7 @@ def verified(signed: Mapping[str, object], *others: DidDocument) -> Contract:
     if isinstance(found, ContractRejection):
         raise NotAuthentic(f"a contract that does not verify: {found.rule}")
     return Contract(
-        id=contract_profile.contract_id(received),
+        id=found.digest.hex(),
         requestor_did=found.requestor_did,
         recipient_did=found.recipient_did,
         expires_at_s=found.expires_at_s,

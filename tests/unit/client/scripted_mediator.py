@@ -150,7 +150,7 @@ class ScriptedMediator:
         accepted = (
             opened
             if isinstance(opened, ContractRejection)
-            else accept_registration(opened, self.did, sender, seed, resolve)
+            else accept_registration(opened, self.did, sender, seed, resolve, bytes_max=16_384)
         )
         if isinstance(accepted, ContractRejection):
             return error("INVALID_COMMAND", 400)(request, command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,8 @@ async def test_both_parties_have_the_same_contract_after_a_second_answer(
         if command["payload"]["type"] in changes
     ] == [contract.signed] * 3
     assert root_secret(alice.identity, contract) == root_secret(bob.identity, contract)
+    signed_by_both = canonical(contract.signed["communication_contract"])
+    assert contract.id == hashlib.sha256(signed_by_both).hexdigest()
     another = await request_from(alice, bob, mediator)
     assert (await bob.answer_contract(another)).id != contract.id
 
