@@ -154,28 +154,59 @@ def _as_json(value: Any) -> Any:
 
 @contextmanager
 def table_errors(place: ExportPlace) -> Iterator[None]:
-    """Translate errors of the library: unavailable if the store cannot be read, else damaged.
+    """Translate errors of the library in a read: unavailable if a file is not given, else damaged.
 
     Raises:
         TableNotFoundError: there is no table.
-        CommitFailedError: another process committed this version.
         ExportDamaged, ExportUnavailable: see above.
     """
     try:
         yield
-    except CommitFailedError:
-        raise
     except TableNotFoundError:
         # The library finds no table also if the store is gone, or the table's log was cut.
         if any(path.endswith(".json") for path in place.sizes(TABLE_LOG)):
             raise ExportDamaged(TABLE_LOG, Damage.BROKEN_COMMIT, "its beginning is gone") from None
         raise
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-        try:
-            place.sizes(TABLE_LOG)
-        except ExportUnavailable as unavailable:
-            raise unavailable from error
+        require_given(place, TABLE_LOG, error)
         raise ExportDamaged(TABLE_LOG, Damage.BROKEN_COMMIT, said_by_library(error)) from error
+
+
+@contextmanager
+def write_errors(place: ExportPlace) -> Iterator[None]:
+    """Translate errors of the library in a write: damaged if the table cannot be read either.
+
+    Raises:
+        CommitFailedError: another process committed this version.
+        ExportDamaged: the log of the table cannot be read.
+        ExportUnavailable: the place cannot be written now.
+    """
+    try:
+        yield
+    except CommitFailedError:
+        raise
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+        open_table(place)
+        raise ExportUnavailable(TABLE_LOG, said_by_library(error)) from error
+
+
+def require_given(place: ExportPlace, folder: str, error: Exception) -> None:
+    """Check that a place gave the files of a table's log, after this error of a read.
+
+    Of a checkpoint that it does not give, the library says what it says of one that it cannot
+    decode.
+
+    Raises:
+        ExportUnavailable: the place does not give them now.
+    """
+    try:
+        checkpoints = [path for path in place.sizes(folder) if ".checkpoint" in path]
+        for path in sorted(checkpoints)[-1:]:
+            place.read_if_there(path)
+    except ExportUnavailable as unavailable:
+        raise unavailable from error
+    if isinstance(error, OSError):
+        raise ExportUnavailable(folder, said_by_library(error)) from error
 
 
 def said_by_library(error: Exception) -> str:

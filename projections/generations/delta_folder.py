@@ -22,7 +22,9 @@ from deltalake.transaction import (
     create_table_with_add_actions,
 )
 
+from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace
+from eventstore.parquet.table import require_given, said_by_library
 from projections.errors import BUSY, UNSAFE, ProjectionError
 
 _CONFIGURATION: Final = {
@@ -138,9 +140,9 @@ class DeltaFolder:
         except CommitFailedError:
             return None
         except (DeltaError, OSError) as error:
-            if before is None and self.opened() is not None:
+            if self.opened() is not None and before is None:
                 return None
-            raise self._damaged(error) from error
+            raise ExportUnavailable(self.name, said_by_library(error)) from error
         version: int = 0 if before is None else before.version() + 1
         self.place.sync(f"{self.name}/_delta_log/{version:020d}.json")
         return version
@@ -160,5 +162,5 @@ class DeltaFolder:
                 self.place.remove(path)
 
     def _damaged(self, error: Exception) -> TablesDamaged:
-        self.place.sizes(self.name)  # raises if the store is gone
-        return TablesDamaged(f"{self.name}: {' '.join(str(error).split())}")
+        require_given(self.place, f"{self.name}/_delta_log", error)
+        return TablesDamaged(f"{self.name}: {said_by_library(error)}")

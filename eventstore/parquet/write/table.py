@@ -42,7 +42,7 @@ from eventstore.parquet.table import (
     DELTA_SCHEMA,
     open_table,
     statistics_of,
-    table_errors,
+    write_errors,
 )
 from eventstore.parquet.versions import (
     CHECKPOINT_EVERY,
@@ -91,7 +91,7 @@ class TableWriter:
         actions = [self._added(file, is_new=True) for file in catalog.files]
         self._place.check()
         try:
-            with table_errors(self._place):
+            with write_errors(self._place):
                 create_table_with_add_actions(
                     self._place.table.uri,
                     DELTA_SCHEMA,
@@ -105,7 +105,7 @@ class TableWriter:
                     commit_properties=_properties(said, text),
                     post_commithook_properties=_BY_HAND,
                 )
-        except (CommitFailedError, ExportDamaged) as error:
+        except (CommitFailedError, ExportUnavailable) as error:
             if open_table(self._place) is None:
                 raise
             raise self._refused() from error
@@ -146,7 +146,7 @@ class TableWriter:
         table = self._opened(version - 1)
         self._place.check()
         try:
-            with table_errors(self._place):
+            with write_errors(self._place):
                 table.create_write_transaction(
                     actions,
                     "append",
@@ -293,7 +293,7 @@ class TableWriter:
             return said.checkpoint
         table = self._opened(said.version)
         self._place.check()
-        with table_errors(self._place):
+        with write_errors(self._place):
             table.create_checkpoint()
             table.cleanup_metadata()
         names = (f"{said.version:020d}.checkpoint.parquet", "_last_checkpoint")
