@@ -8,6 +8,7 @@ LogError
 ├── LogUnavailable   reading failed; try again
 │   ├── LogMissing   there is no log where one is to be read
 │   ├── LogUnusable  the database answers, and has to be corrected first
+│   ├── LogFull      the disk of the log, or of the database's temporary files, is full
 │   ├── RowsLeft     rows left the log while it was checked
 │   ├── ReadCancelled  a standby ended the reading of rows that the primary has removed
 │   └── LogDamaged   the database cannot read its own file
@@ -75,6 +76,10 @@ class LogMissing(LogUnavailable):
 
 class LogUnusable(LogUnavailable):
     """The database or its URL has to be corrected first: another try does not help."""
+
+
+class LogFull(LogUnavailable):
+    """The disk of the log, or of its database's temporary files, has no room for the work."""
 
 
 class RowsLeft(LogUnavailable):

@@ -6,13 +6,15 @@ from clients' strings are bytes (PostgreSQL text cannot hold U+0000).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
+from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
 
+from eventstore.log.errors import LogDamaged, LogFull, LogUnavailable, ReadCancelled
 from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
@@ -143,3 +145,18 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release all connections."""
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Raise errors of the library as ``LogUnavailable``."""
+    try:
+        yield
+    except FileDamaged as error:
+        raise LogDamaged(str(error)) from error
+    except DiskFull as error:
+        raise LogFull(str(error)) from error
+    except StandbyMoved as error:
+        raise ReadCancelled(str(error)) from error
+    except EventSourcingError as error:
+        raise LogUnavailable(f"{type(error).__name__}: {error}") from error

@@ -21,7 +21,7 @@ from eventstore.log.errors import ImportRefused
 from eventstore.log.event_contents import erased_by
 from eventstore.log.event_log import LogRow, QueueDepth, Snapshot, StoredRecord
 from eventstore.log.events import Event
-from eventstore.log.session import LogSession, Session, Store, StoredPosting
+from eventstore.log.session import LogSession, Session, Store, StoredPosting, unavailable
 from eventstore.read_models import postings, queue_depths
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import update_read_models
@@ -31,7 +31,6 @@ from eventstore.stores.recorder_log import (
     UNSET,
     save_states,
     stored_settings,
-    unavailable,
 )
 
 _HOLD: Final = "UPDATE settings SET value = value WHERE name = ?"

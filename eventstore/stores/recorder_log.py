@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from typing_extensions import override
 
@@ -18,11 +16,8 @@ from eventstore.log.batch import batch_bytes, check_batch
 from eventstore.log.errors import (
     AppendConflict,
     AppendUnknown,
-    LogDamaged,
-    LogUnavailable,
     LogUnfinished,
     NoRoom,
-    ReadCancelled,
     ReadModelsMissing,
     RowsStay,
     TurnLost,
@@ -57,11 +52,10 @@ from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
 from eventstore.log.session import (
     DiskFull,
-    FileDamaged,
     LogSession,
     Session,
-    StandbyMoved,
     Store,
+    unavailable,
 )
 from eventstore.read_models import (
     dedicated_identities,
@@ -481,16 +475,3 @@ def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot |
         return snapshot
     _LOG.warning("ignored a snapshot that lacks its digest", extra={"stream": str(stream)})
     return None
-
-
-@contextmanager
-def unavailable() -> Iterator[None]:
-    """Raise errors of the library as ``LogUnavailable``."""
-    try:
-        yield
-    except FileDamaged as error:
-        raise LogDamaged(str(error)) from error
-    except StandbyMoved as error:
-        raise ReadCancelled(str(error)) from error
-    except EventSourcingError as error:
-        raise LogUnavailable(f"{type(error).__name__}: {error}") from error

@@ -21,7 +21,7 @@ from uuid import UUID
 from eventsourcing.persistence import IntegrityError, OperationalError, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import CorruptRow, LogDamaged, LogUnavailable, NotComparable
+from eventstore.log.errors import CorruptRow, LogDamaged, LogFull, LogUnavailable, NotComparable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
     BYTES_ANY,
@@ -79,6 +79,8 @@ _PREDECESSOR: Final = (
     "SELECT 1 FROM stored_events WHERE originator_id = ? AND originator_version = ?"
     " AND substr(state, -32) = ?"
 )
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""The second is of the file ``-shm``, which also a reading makes."""
 _RESIZE: Final = {
     Changed.SIZE: "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ?",
     Changed.OLDEST: (
@@ -95,6 +97,7 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
 
     Raises:
         LogMissing: there is no log in the file, with ``to_read`` or ``makes_missing``.
+        LogFull: its disk has no room for the files beside it.
         ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: the file cannot be opened or is not a database.
         UnsafeLog: it cannot be used with WAL and full synchronisation.
@@ -109,6 +112,8 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
     except (OSError, sqlite3.Error, OperationalError) as error:
         if isinstance(error, FileDamaged) or is_damage(error):
             raise LogDamaged(f"{path}: {error}") from error
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in _FULL:
+            raise LogFull(f"{path}: {error}") from error
         raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 
 

@@ -25,7 +25,7 @@ from eventstore.log.errors import (
 from eventstore.log.faults import Finding, Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import seam_of
-from eventstore.log.session import Store
+from eventstore.log.session import Store, unavailable
 from eventstore.log.verify import Summary
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import open_place
@@ -35,7 +35,6 @@ from eventstore.stores.recorder_log import (
     RecorderLog,
     opened,
     rebuild_read_models,
-    unavailable,
     wrong_read_models,
 )
 from http_edge.cli.archive import archive

@@ -47,6 +47,8 @@ _CHECK_THE_LOG: Final = "See: poste log verify"
 _ENDINGS_OF_LOG: Final[Endings] = {
     **UNUSABLE_LOG,
     errors.LogMissing: (Exit.UNREACHABLE, "{}", _NAME_THE_LOG),
+    errors.LogFull: (Exit.UNREACHABLE, "the event log has no room on its disk: {}",
+        "Make room there, then run this again: deploy/runbooks/disk-full.md."),
     errors.RowsLeft: (Exit.UNREACHABLE, "{}",
         "Check again with a longer time between rounds: archive.every_s."),
     errors.ReadCancelled: (Exit.UNREACHABLE, "the event log cannot be read: {}",

@@ -29,7 +29,7 @@ from actors.core.commands import (
 )
 from actors.core.replies import MessagesPage
 from actors.host.state_cache import wrong_snapshots
-from eventstore.log.errors import NotComparable, ReadModelsMissing
+from eventstore.log.errors import LogFull, NotComparable, ReadModelsMissing
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
@@ -153,6 +153,20 @@ def test_a_log_without_a_read_model_is_not_opened_until_it_is_made_anew(
         rebuild_read_models(store)
     open_log(url).close()
     assert counts(url) == before
+
+
+def test_a_disk_without_room_to_make_them_anew_is_named(url: str, store: Store) -> None:
+    before = counts(url)
+    with closing(open_log(url)) as log:
+        owner = host(log)
+        run(owner, *[submission(did, registration(did)) for did in map(str, range(200))])
+    run_sql(url, "DELETE FROM queue_depths")
+    run_sql(url, "VACUUM")
+    with store.writing() as session:
+        session.rows("PRAGMA max_page_count = 1")  # those that it has
+    with pytest.raises(LogFull):
+        rebuild_read_models(store)
+    assert counts(url) == before | {"queue_depths": 0}
 
 
 def test_a_check_changes_nothing(url: str, store: Store) -> None:

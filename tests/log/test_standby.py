@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from eventstore.log.errors import LogUnavailable, ReadCancelled
-from eventstore.log.session import Store
+from eventstore.log.session import Store, unavailable
 from eventstore.stores.open_log import open_log, open_store
-from eventstore.stores.recorder_log import unavailable
 from http_edge.cli.main import explained
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.archive_round import archive_once

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import sqlite3
 import tempfile
@@ -190,6 +191,28 @@ def test_a_log_in_a_session_or_on_a_standby_that_writes_nothing_is_verified(run:
             assert (ran.code, ran.err) == (Exit.OK, "")
         finally:
             server.stop()
+
+
+@contextmanager
+def _files_up_to(size_bytes: int) -> Iterator[None]:
+    """Every write beyond this size fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("command", ["rebuild-read-models", "erase-names", "verify"])
+def test_a_full_disk_is_named_and_not_another_log_recommended(
+    run: Run, path: Path, command: str
+) -> None:
+    with _files_up_to(1_000):  # SQLite needs a file beside that of the log also to read it
+        ran = run("log", command, "--log", f"sqlite:{path}")
+    assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+    assert "the event log has no room on its disk" in ran.err
+    assert ("disk-full.md" in ran.err, "Name the log" in ran.err) == (True, False)
 
 
 def test_tables_and_snapshots_that_were_changed_are_named_and_made_anew(
