@@ -16,8 +16,10 @@ from eventstore.log.batch import batch_bytes, check_batch
 from eventstore.log.errors import (
     AppendConflict,
     AppendUnknown,
+    LogFull,
     LogUnfinished,
     NoRoom,
+    NotComparable,
     ReadModelsMissing,
     RowsStay,
     TurnLost,
@@ -135,11 +137,17 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
 def wrong_read_models(store: Store, *, progress: Progress | None = None) -> Sequence[Difference]:
     """The read models that do not agree with the rows of the log.
 
-    Raises: as ``rebuild_read_models``.
+    Raises:
+        NotComparable: the store cannot hold temporary tables, or has no room for them.
+        ReadModelsMissing: one of them is not there.
+        LogUnavailable, CorruptRow, UnknownTopic: as ``rebuild_read_models``.
     """
-    with unavailable(), store.scratch() as (session, stored_in):
-        remake(session, progress=progress)
-        return list(differences(session, stored_in))
+    try:
+        with unavailable(), store.scratch() as (session, stored_in):
+            remake(session, progress=progress)
+            return list(differences(session, stored_in))
+    except LogFull as error:
+        raise NotComparable(f"no room for temporary tables: {error}") from error
 
 
 class RecorderLog(EventLog):

@@ -126,7 +126,7 @@ def verify(
     is named, or if a table, a snapshot or an index does not match the rows. May run while the
     mediator serves: it checks up to the present end of the log. On SQLite log.db-wal then grows
     while tables and pages are checked, and keeps what is erased meanwhile; if it gets larger than
-    1 GiB, the tables are left unchecked, which is printed.
+    1 GiB, or temporary tables have no room, the tables are left unchecked, which is printed.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn, to_read=True)

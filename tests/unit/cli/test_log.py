@@ -17,8 +17,10 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import Snapshot
 from eventstore.log.events import MessageQueued
 from eventstore.log.seal import GENESIS, seal
+from eventstore.log.session import LogSession
 from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.stores.open_log import open_log
+from eventstore.stores.sqlite_log import SqliteStore
 from http_edge.server.exits import Exit
 from tests.contract.conftest import log_url
 from tests.database_server import DatabaseServer, database_directory
@@ -191,6 +193,30 @@ def test_a_log_in_a_session_or_on_a_standby_that_writes_nothing_is_verified(run:
             assert (ran.code, ran.err) == (Exit.OK, "")
         finally:
             server.stop()
+
+
+def test_what_was_found_is_shown_though_there_is_no_room_to_compare_the_tables(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path}/made.db"
+    dids = [f"did:x:{number}" for number in range(200)]
+    with closing(open_log(url)) as log:
+        replies(host(log), *[submission(did, registration(did)) for did in dids])
+        save(log, (identity_stream("did:x:1"), Snapshot(1, 1, b"of another release")))
+    run_sql(url, "UPDATE snapshots SET version = 2")
+    scratch = SqliteStore.scratch
+
+    @contextmanager
+    def small(store: SqliteStore) -> Iterator[tuple[LogSession, str]]:
+        with scratch(store) as (session, schema):
+            session.rows("PRAGMA temp.max_page_count = 1")
+            yield session, schema
+
+    monkeypatch.setattr(SqliteStore, "scratch", small)
+    ran = run("log", "verify", "--log", url)
+    assert "Every row is as it was sealed" in ran.out
+    assert (ran.code, "Snapshot of stream" in ran.out) == (Exit.FINDING, True)
+    assert "the tables for queries were not checked: no room for temporary tables" in ran.err
 
 
 @contextmanager
