@@ -18,7 +18,7 @@ from eventstore.log.erasure_receipt import (
     sign_receipt,
     verified_receipt,
 )
-from eventstore.log.errors import RowsStay
+from eventstore.log.errors import LogError, RowsStay
 from eventstore.log.name_erasure import NameErasure
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM
@@ -87,13 +87,14 @@ def erase(
                 break
             query["begun"] = "true"
     try:
-        _show(*_receipt(settings, did), to, as_json=as_json)
-    except Stop as stop:
+        found = _written(*_receipt(settings, did), to)
+    except (Stop, LogError, OSError) as error:
         raise Stop(
             Exit.FINDING,
-            f"{did} is erased, but the receipt could not be made: {stop.message}",
+            f"{did} is erased, but the receipt could not be made: {error}",
             f"Make it with: poste identities receipt {did} --receipt FILE",
-        ) from stop
+        ) from error
+    _show(found, to, as_json=as_json)
 
 
 @click.command()
@@ -104,7 +105,7 @@ def erase(
 def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
     """Show the receipt of the newest erasure of DID; with --receipt write it, signed."""
     existing_keys(loaded.settings)
-    _show(*_receipt(loaded.settings, did), to, as_json=as_json)
+    _show(_written(*_receipt(loaded.settings, did), to), to, as_json=as_json)
 
 
 @click.command("check-receipt")
@@ -244,9 +245,14 @@ def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> 
     raise refused
 
 
-def _show(receipt: ErasureReceipt, keys: MediatorKeys, to: Path | None, *, as_json: bool) -> None:
+def _written(receipt: ErasureReceipt, keys: MediatorKeys, to: Path | None) -> ErasureReceipt:
+    """The receipt, after signing and writing it if a file is named. Raises: Stop."""
     if to is not None:
         write_file(to, sign_receipt(receipt, keys.sign), "--receipt")
+    return receipt
+
+
+def _show(receipt: ErasureReceipt, to: Path | None, *, as_json: bool) -> None:
     record: dict[str, Any] = {
         "stream": receipt.stream,
         "reason": receipt.reason,

@@ -212,7 +212,8 @@ def require_writable(path: Path, option: str) -> None:
         if path.is_fifo():
             return  # its reader would take the end of this test for the end of the file
         is_new = not path.exists()
-        with path.open("ab"):
+        # A file is opened as by ``write_file``, which reads what it has to put back.
+        with path.open("a+b" if path.is_file() else "ab"):
             pass
         if is_new:
             Path(os.path.realpath(path)).unlink()

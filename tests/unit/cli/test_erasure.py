@@ -128,6 +128,18 @@ def test_a_receipt_that_fails_after_the_erasure_does_not_hide_it(
     assert f"poste identities receipt {STAYS} --receipt FILE" in ran.err
 
 
+def test_a_log_that_cannot_be_read_after_the_erasure_does_not_hide_it(
+    run: Run, data_dir: Path
+) -> None:
+    away = ("--log", "postgresql://127.0.0.1:1/log")
+    with answering({"/identities/erase": ERASED}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen), *away)
+        ran = run("identities", "erase", STAYS, "--yes", *at)
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
+    assert f"{STAYS} is erased, but the receipt could not be made" in ran.err
+    assert f"poste identities receipt {STAYS} --receipt FILE" in ran.err
+
+
 @pytest.mark.timeout(30)
 def test_requests_after_the_first_one_begin_no_erasure_anew(
     run: Run, tmp_path: Path, data_dir: Path

@@ -105,6 +105,21 @@ def test_a_file_that_can_be_written_is_though_its_directory_cannot() -> None:
         assert path.read_bytes() == b"content"
 
 
+def test_a_file_that_cannot_be_read_is_refused_before_what_cannot_be_undone() -> None:
+    """What is there is put back if the new content finds no room, so it is read before."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "receipt.json"
+        path.write_bytes(b"earlier")
+        path.chmod(0o222)
+        Path(name).chmod(0o755)
+        command = [sys.executable, "-c", _AS_ANOTHER_USER_THAN_ROOT, str(path)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        path.chmod(0o644)
+        assert b"in require_writable" in done.stderr
+        assert b"receipt.json cannot be written: Permission denied" in done.stderr
+        assert path.read_bytes() == b"earlier"
+
+
 def test_an_open_file_is_written_and_no_other_one_in_its_place(tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     with printed.open("wb") as output:
