@@ -42,8 +42,8 @@ from actors.host.inspection import (
 from eventstore.log.event_log import LogReader
 from eventstore.log.streams import is_erased_name, stream_of
 from eventstore.parquet.catalog import Catalog, catalog_of
-from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
+from eventstore.parquet.files import ExportPlace, FileMissing, open_place
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.live_dump import DumpWriter
@@ -223,18 +223,21 @@ def exported_identities(place: ExportPlace) -> set[str]:
         catalog = catalog_of(place, None)
         try:
             return {name for file in catalog.files for name in _identities(place, file.path)}
-        except FileNotFoundError as error:
+        except FileMissing as error:
             # A compaction may have merged files meanwhile; otherwise the export is damaged.
             if catalog_of(place, None).files == catalog.files:
-                raise ExportUnavailable(str(error.filename), "the file is gone") from error
+                raise ExportUnavailable(str(error), "the file is gone") from error
 
 
 def _identities(place: ExportPlace, path: str) -> Iterator[str]:
-    with place.filesystem.open_input_file(place.full_path(path)) as opened:
-        parquet = pq.ParquetFile(opened, read_dictionary=["identity"])
-        for batch in parquet.iter_batches(columns=["identity"]):
-            found = pc.unique(batch.column(0).cast(pa.string()))
-            yield from (name for name in found.to_pylist() if name is not None)
+    try:
+        with place.opened(path) as opened:
+            parquet = pq.ParquetFile(opened, read_dictionary=["identity"])
+            for batch in parquet.iter_batches(columns=["identity"]):
+                found = pc.unique(batch.column(0).cast(pa.string()))
+                yield from (name for name in found.to_pylist() if name is not None)
+    except pa.ArrowException as error:
+        raise ExportDamaged(path, Damage.CHANGED, str(error)) from error
 
 
 class Collector:

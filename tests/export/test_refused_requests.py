@@ -17,10 +17,12 @@ from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.versions import commit_path
 from eventstore.parquet.write.exporter import Exporter
+from http_edge.cli.live_comparison import exported_identities
 from projections.generations.delta_folder import DeltaFolder
 from tests.export.samples import (
     Growing,
     catalog_of,
+    did,
     export_all,
     exported_log,
     exporter,
@@ -129,6 +131,29 @@ def test_a_part_of_the_log_of_the_table_that_a_store_does_not_give_is_not_damage
         catalog_of(place)
     refusals.clear()
     catalog_of(place)
+
+
+def test_identities_in_a_file_that_a_store_does_not_give_are_unavailable(
+    sqlite_log: EventLog, s3_uri: str, refusals: Refusals
+) -> None:
+    Growing(sqlite_log).grow()
+    place = open_place(s3_uri)
+    export_all(sqlite_log, place)
+    assert did(1) in exported_identities(place)
+    refusals["GET", "events/date="] = _FORBIDDEN
+    with pytest.raises(ExportUnavailable, match="events/date="):
+        exported_identities(place)
+
+
+def test_identities_in_a_file_that_cannot_be_decoded_are_damaged(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, place)
+    (path,) = place.data_sizes()
+    place.write(path, place.read(path)[:-4] + b"none")
+    with pytest.raises(ExportDamaged, match=path):
+        exported_identities(place)
 
 
 def test_a_rebuilt_table_that_a_store_refuses_is_not_damaged(
