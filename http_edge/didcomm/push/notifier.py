@@ -139,8 +139,11 @@ class PushNotifier:
             return False
         if state.live or not state.available:
             return True  # a session is fetching the messages
-        # Not by which is later: the clock may have been set back, or the newest have been fetched.
+        # Not by the newest that waits alone: the clock may have been set back since, which the last
+        # added one shows, or what came later have been fetched.
         if watch.notified_ms in (state.newest_ms, state.last_added_ms):
+            return False
+        if state.newest_ms < watch.notified_ms < state.last_added_ms:
             return False
         name = _name(device)
         if name in self._resting:

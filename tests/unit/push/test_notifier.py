@@ -85,6 +85,16 @@ async def unwatched(notifier: PushNotifier) -> None:
             await asyncio.sleep(0)
 
 
+async def queued_later(network: DeliveryNetwork, number: int) -> str:
+    """The id of one more message for an agent, a millisecond after what came before."""
+    network.now_ms += 1
+    message = QueueEnvelopes("", envelopes(1, first=number))
+    nonce = f"message {number}".encode().ljust(16)
+    queued = await network.identities().ask(ALICE, message, nonce, EnvelopeQueued)
+    assert isinstance(queued, EnvelopeQueued)
+    return queued.message_id
+
+
 async def test_a_message_that_comes_just_as_none_was_found_is_announced(
     network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
 ) -> None:
@@ -116,21 +126,21 @@ async def test_a_message_that_comes_after_the_clock_was_set_back_is_announced_on
     assert len(host.received) == 2
 
 
+@pytest.mark.parametrize("later", [0, 1], ids=["nothing", "a message that is fetched at once"])
 async def test_a_device_is_not_notified_again_of_what_waited_before_the_newest_message(
-    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses, later: int
 ) -> None:
     notifier = watch()
-    ask = network.identities().ask
-    await network.queue(ALICE, *envelopes(1))
-    network.now_ms += 1
-    newest = QueueEnvelopes("", envelopes(1, first=1))
-    queued = await ask(ALICE, newest, b"the newest one".ljust(16), EnvelopeQueued)
-    assert isinstance(queued, EnvelopeQueued)
+    await queued_later(network, 0)
+    newest = await queued_later(network, 1)
     notifier.wake(ALICE)
     await pauses.end_next()
     await host.has(1)
-    removal = RemoveMessages([queued.message_id], "acknowledged")
-    assert isinstance(await ask(ALICE, removal, b"its removal".ljust(16), QueueState), QueueState)
+    fetched = [newest, *[await queued_later(network, 2 + number) for number in range(later)]]
+    removal = RemoveMessages(fetched, "acknowledged")
+    left = await network.identities().ask(ALICE, removal, b"its removal".ljust(16), QueueState)
+    assert isinstance(left, QueueState)
+    assert left.messages == 1
     await pauses.end_next()
     await unwatched(notifier)
     assert len(host.received) == 1
