@@ -165,6 +165,7 @@ def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     time starts again when the age becomes shorter, since signs of life were recorded more coarsely
     until then, after the setting was off, and if a clock that was ahead wrote a time still to come.
     A clock that is behind the newest record does not count: that record's time is the present then.
+    So after a clock that was ahead it starts again only at a start that finds a later record.
     If the log does not answer, that time is now; the next start uses the time in the log again.
     """
     age_s = limits.identity.idle_agents_age_s_max

@@ -477,3 +477,19 @@ def test_a_clock_that_is_behind_when_the_age_is_set_ends_no_agent_too_early(log:
     on = mediator_of(log, limits)
     on.clock.now_ms = off.clock.now_ms
     assert days_until_end(on) == 90
+
+
+def test_after_a_clock_that_was_ahead_silence_counts_anew_from_a_start_after_a_newer_record(
+    log: EventLog,
+) -> None:
+    mediator = mediator_of(log)
+    right_ms = mediator.clock.now_ms
+    mediator.pass_s(365 * DAY_S)
+    ahead_ms = mediator.clock.now_ms
+    settle(mediator, AGENT)
+    mediator.clock.now_ms = right_ms
+    for recorded, expected_ms in ((False, ahead_ms), (False, ahead_ms), (True, right_ms)):
+        if recorded:
+            settle(mediator, OTHER)
+        limits = watched(HostLimits(identity=LIMITS), log, right_ms)
+        assert limits.identity.idle_agents_since_ms == expected_ms
