@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,8 +32,18 @@ Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 Permitted: TypeAlias = Callable[[str, int], bool]
 """Whether a connection to a numeric address and a port is permitted."""
 _PROXY_PORTS: Final = frozenset({80, 443})
-_EXHAUSTED: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRINUSE}
+_V4_BYTES: Final = 4
+_NETLINK_ROUTE, _RTM_GETROUTE, _NLM_F_REQUEST, _NLMSG_ERROR, _RTA_DST = 0, 26, 1, 2, 1
+_ROUTE_QUESTION: Final = struct.Struct("=IHHII BBBBBBBBI HH")
+"""nlmsghdr, rtmsg and the head of its one attribute, the address."""
+_RTN_UNICAST: Final = 1
+_AWAY: Final = frozenset(
+    {
+        _RTN_UNICAST,
+        *(-errno.ENETUNREACH, -errno.EHOSTUNREACH),
+        *(-errno.EINVAL, -errno.EACCES),  # a route that drops or refuses all
+        -errno.EOPNOTSUPP,  # a kernel without IPv6
+    }
 )
 _ADDRESSES_MAX: Final = 16
 """Addresses of a name that are checked and used: a stranger's name may have thousands."""
@@ -67,25 +78,44 @@ def is_public(text: str) -> bool:
 
 def may_reach(address: str, port: int) -> bool:
     """Whether a fetch for a stranger may connect to this port: a public one, no service here."""
-    return is_public(address) and (port in _PROXY_PORTS or not is_own(address, port))
+    return is_public(address) and (port in _PROXY_PORTS or not is_own(address))
 
 
-def is_own(address: str, port: int) -> bool:
-    """Whether what is sent to this numeric address stays on this machine; nothing is sent.
+def is_own(address: str) -> bool:
+    """Whether what is sent to this numeric address may stay on this machine; nothing is sent.
 
-    True as well if the system has run out of what it takes to know.
+    False only if the kernel says that it would leave for one other machine, or that there is no
+    way: so what keeps this from being found out lets no one past.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            if family == socket.AF_INET:
-                # By itself the system takes the first address of a network to reach its second. To
-                # bind proves nothing where ip_nonlocal_bind is set: then connecting is refused.
-                probe.bind((address, 0))
-            probe.connect((address, port))
-            return ip_address(probe.getsockname()[0]) == ip_address(address)
-    except OSError as error:
-        return error.errno in _EXHAUSTED
+        return _route_type(ip_address(address).packed) not in _AWAY
+    except OSError:
+        return True
+
+
+def _route_type(address: bytes) -> int:
+    """The type of the route to an address, by Linux (rtnetlink(7)), or minus an error number.
+
+    Raises:
+        OSError: the kernel was not reached, or does not answer.
+    """
+    # To bind or connect a socket would not show it: programs may be let bind any address, and an
+    # IPv6 address that is here only by a route cannot be bound.
+    family = socket.AF_INET if len(address) == _V4_BYTES else socket.AF_INET6
+    question = _ROUTE_QUESTION.pack(
+        _ROUTE_QUESTION.size + len(address),
+        *(_RTM_GETROUTE, _NLM_F_REQUEST, 0, 0),
+        *(family, 8 * len(address), 0, 0, 0, 0, 0, 0, 0),
+        *(4 + len(address), _RTA_DST),
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as kernel:
+        kernel.send(question + address)
+        answer = kernel.recv(4_096, socket.MSG_DONTWAIT)  # the kernel has answered by now
+    (kind,) = struct.unpack_from("=H", answer, 4)
+    if kind == _NLMSG_ERROR:
+        (error,) = struct.unpack_from("=i", answer, 16)
+        return int(error)
+    return answer[23]
 
 
 class CheckedNames(AbstractResolver):

@@ -26,8 +26,11 @@ FIRST: Final = "8.20.0.1"
 SECOND: Final = "8.20.0.2"
 """Of the same network: what this machine sends to it comes from the first one."""
 NEWER: Final = "2600:1::1"
-OTHERS: Final = ("8.20.0.3", "9.9.9.9", "2600:1::2", "2600:2::1")
-"""Addresses of other machines: neighbours, and some to which there is no way."""
+ROUTED: Final = "8.21.0.7"
+NEWER_ROUTED: Final = "2600:3::7"
+"""Of networks of which a route says that they are here; no link has these addresses."""
+OTHERS: Final = ("8.20.0.3", "9.9.9.9", "8.22.0.1", "2600:1::2", "2600:2::1", "2600:4::1")
+"""Addresses of other machines: neighbours, and some to which there is no way, or none by order."""
 PROXY_PORT: Final = 80
 SERVICE_PORT: Final = 8_080
 _SET_UP: Final = f"""
@@ -38,6 +41,10 @@ ip link set here up
 ip address add {FIRST}/24 dev here
 ip address add {SECOND}/24 dev here
 ip address add {NEWER}/64 dev here nodad
+ip route add local 8.21.0.0/24 dev lo
+ip route add local 2600:3::/64 dev lo
+ip route add blackhole 8.22.0.0/24
+ip route add prohibit 2600:4::/64
 """
 
 
@@ -74,7 +81,7 @@ def _if_any_may_be_bound() -> Sequence[str]:
     """What may be reached of all where programs may bind addresses that are not here."""
     for version in (4, 6):
         Path(f"/proc/sys/net/ipv{version}/ip_nonlocal_bind").write_text("1")
-    known = (*OTHERS, FIRST, SECOND, NEWER)
+    known = (*OTHERS, FIRST, SECOND, NEWER, ROUTED, NEWER_ROUTED)
     return [address for address in known if may_reach(address, SERVICE_PORT)]
 
 
@@ -93,6 +100,8 @@ async def _report() -> dict[str, object]:
             "by its address": await _delivered(f"http://{FIRST}:{SERVICE_PORT}/"),
             "by a second address": await _delivered(f"http://{SECOND}:{SERVICE_PORT}/"),
             "by IPv6": await _delivered(f"http://[{NEWER}]:{SERVICE_PORT}/"),
+            "by a route": await _delivered(f"http://{ROUTED}:{SERVICE_PORT}/"),
+            "by a route of IPv6": await _delivered(f"http://[{NEWER_ROUTED}]:{SERVICE_PORT}/"),
             "by a name": await _delivered(f"http://agent.example:{SERVICE_PORT}/"),
             "behind its proxy": await _delivered(f"http://agent.example:{PROXY_PORT}/"),
             "where it is allowed": await _delivered(

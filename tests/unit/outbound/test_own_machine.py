@@ -36,7 +36,17 @@ def reached() -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("way", ["by its address", "by a second address", "by IPv6", "by a name"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "by its address",
+        "by a second address",
+        "by IPv6",
+        "by a route",
+        "by a route of IPv6",
+        "by a name",
+    ],
+)
 def test_no_message_goes_to_a_service_of_this_machine(reached: dict[str, Any], way: str) -> None:
     assert reached[way] == "refused"
 
