@@ -128,8 +128,8 @@ class DidWeb(Section):
     """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders, and such
     recipients in Decentrl, are not found."""
     allowed_hosts: tuple[WebHost, ...] = ()
-    """The only hosts to fetch from, with :port unless it is 443. Empty: any host, but no port of
-    this machine besides 80 and 443. Their addresses have to be public all the same."""
+    """The only hosts to fetch from, all others are closed; with :port, also of this machine, unless
+    it is 443. Empty: any, but of this machine ports 80 and 443 alone. Only public addresses."""
     bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
     """Size of one document, or of one log of did:webvh, of which at most 64 entries are read: they
     have some 1.5 KiB each."""
