@@ -72,9 +72,13 @@ class QueryPushDevice(CommandBase, frozen=True):
 
 
 class FindAccount(CommandBase, frozen=True):
-    """Ask what the mediator knows of the target as an account, and which keys its keylist has."""
+    """Ask what the mediator knows of the target as an account, and which keys its keylist has.
+
+    ``did``: ask also whether this DID has never spoken for it; empty for none.
+    """
 
     keys: list[str] = []
+    did: str = ""
 
 
 class NameSpeaker(CommandBase, frozen=True):

@@ -26,7 +26,7 @@ from actors.core.commands import (
     UnnameSpeaker,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext
-from actors.core.identity import Identity
+from actors.core.identity import PRIOR_SPEAKERS_MAX, Identity
 from actors.core.message_queue import REMOVED_MAX, removals
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Done, EnvelopesWaiting
@@ -68,6 +68,7 @@ def find_account(state: Identity, command: FindAccount, context: DecisionContext
         keys=known,
         rotates_from_s=_rotates_from_s(state),
         has_room=_has_room(state, command.keys, context),
+        never_spoke=_never_spoke(state, command.did, context),
     )
     return Accepted(found)
 
@@ -169,6 +170,12 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
     )
     over = [ClaimedKey(name, claim) for name, claim in state.keylist.items()]
     return Accepted(AccountOver(over), [*events, ended], EnvelopesWaiting())
+
+
+def _never_spoke(state: Identity, did: str, context: DecisionContext) -> bool:
+    """Is it certain that a DID has not spoken for this account? Not if some may be forgotten."""
+    spoke = {context.target, state.speaker_did, *state.prior_speakers}
+    return did not in {"", *spoke} and len(state.prior_speakers) < PRIOR_SPEAKERS_MAX
 
 
 def _rotates_from_s(state: Identity) -> Seconds:

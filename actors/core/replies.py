@@ -148,7 +148,8 @@ class AccountFound(_Reply, frozen=True):
     ``account_did`` is another account that the DID speaks for, or empty; ``speaker_did`` is the DID
     that speaks for this account; ``keys`` are the requested keys that are in its keylist, and
     ``has_room`` says whether the others would fit. A rotation from before ``rotates_from_s``, in
-    Unix seconds, is a repeated old message.
+    Unix seconds, is a repeated old message. ``never_spoke``: it is certain that the DID in question
+    has never spoken for this account; a host of an earlier release does not say so.
     """
 
     account_did: str
@@ -157,6 +158,7 @@ class AccountFound(_Reply, frozen=True):
     keys: list[str]
     rotates_from_s: Seconds = 0
     has_room: bool = True
+    never_spoke: bool = False
 
 
 class AccountOver(_Reply, frozen=True):

@@ -208,11 +208,18 @@ class Accounts:
                 return named
         own = await self._keylists.claim_own(account, command, [name], speaker_did=did)
         if isinstance(own, Refusal) and own not in TO_RETRY:
-            # It stays if it speaks already, or if it was given up and would take its name back.
-            found = await self._identities.find_account(account, command, [name])
-            if isinstance(found, AccountFound) and found.speaker_did != did and not found.keys:
-                await self._erased.unname(did, account, command)
+            await self._unname_new(did, account, command)
         return own
+
+    async def _unname_new(self, did: str, account: str, command: bytes) -> None:
+        """Release a DID that was to speak for an account, if it has never done so.
+
+        It stays if it speaks already, or if it was given up and would take its name back: another
+        copy of the same message may have let it speak meanwhile.
+        """
+        found = await self._identities.find_account(account, command, speaker_did=did)
+        if isinstance(found, AccountFound) and found.never_spoke:
+            await self._erased.unname(did, account, command)
 
     async def _change(
         self, account: str, change: RotateAccount, message: Message, command: bytes
@@ -226,7 +233,7 @@ class Accounts:
             change = msgspec.structs.replace(change, connection=rotated)
             rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
         if rotated is Refusal.NOT_SPEAKING:
-            await self._erased.unname(change.speaker_did, account, command)
+            await self._unname_new(change.speaker_did, account, command)
         elif rotated is Refusal.NOT_CONNECTED:
             await self._erased.freed(change.speaker_did, account, command)
         return rotated

@@ -144,13 +144,14 @@ class Identities:
         return await self.ask(did, command, command_key(did, new_id()), reply)
 
     async def find_account(
-        self, did: str, command: bytes, names: Sequence[str] = ()
+        self, did: str, command: bytes, names: Sequence[str] = (), *, speaker_did: str = ""
     ) -> AccountFound | Refusal:
         """Ask the identity of a DID for its account: is it one, or which one does it speak for?
 
-        The reply says which of the ``names`` are in the keylist; ``command`` is the key in the log.
+        The reply says which of the ``names`` are in the keylist, and whether ``speaker_did`` has
+        never spoken for it; ``command`` is the key in the log.
         """
-        question = FindAccount(list(names))
+        question = FindAccount(list(names), speaker_did)
         return await self.ask(did, question, command, AccountFound, by_mediator=True)
 
     async def _in_turn(self, submission: Submission) -> Reply:

@@ -12,7 +12,7 @@ from actors.core import accounts, agents, evolve, forwarded
 from actors.core.commands import ClaimKey, EndAccount, QueueEnvelopes, RotateAccount, SetPushDevice
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
-from eventstore.log.events import Event, MessagesRemoved
+from eventstore.log.events import AccountRotated, Event, MessagesRemoved
 from tests.model.sabotages import Sabotage, decide_by
 
 _replace = msgspec.structs.replace
@@ -39,6 +39,13 @@ def follow_old_rotations(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_dids_that_were_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(evolve, "_give_up_did", lambda _state: None)
+
+
+def forget_who_spoke(patch: pytest.MonkeyPatch) -> None:
+    def replace(state: Identity, event: AccountRotated) -> None:
+        state.speaker_did = event.speaker_did
+
+    patch.setattr(evolve, "_replace_speaker", replace)
 
 
 def end_again_what_began_anew(patch: pytest.MonkeyPatch) -> None:
@@ -101,6 +108,7 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     rotate_by_the_word_of_any_did,
     follow_old_rotations,
     forget_the_dids_that_were_given_up,
+    forget_who_spoke,
     end_again_what_began_anew,
     keep_the_queue_of_an_ended_account,
     change_a_device_that_is_not_named,

@@ -20,13 +20,14 @@ def against_the_speaker(did: str, agent: Agent, speaker: str) -> Refusal | None:
 def on_an_account(did: str, agent: Agent, command: c.Command, now_ms: int) -> r.Reply | Refusal:
     """The commands of ``ON_ACCOUNTS``."""
     match command:
-        case c.FindAccount(keys):
+        case c.FindAccount(keys, in_question):
             known = [key for key in keys if key in agent.keylist]
             connected = agent.connection is not None
             from_s = int(max(agent.rotated_s, agent.ended_s))
             fits = _fits(agent, [c.ClaimedKey(key, 0) for key in keys])
             speaker = agent.speaker or did
-            return r.AccountFound(agent.account, speaker, connected, known, from_s, fits)
+            is_new = in_question not in {"", did, *agent.spoke}
+            return r.AccountFound(agent.account, speaker, connected, known, from_s, fits, is_new)
         case c.NameSpeaker(account):
             if agent.account != account:
                 is_given_up = agent.speaker not in ("", did)
@@ -72,6 +73,7 @@ def _rotate(did: str, agent: Agent, command: c.RotateAccount) -> r.Reply | Refus
         return Refusal.QUOTA_EXCEEDED
     if moves:
         agent.speaker, agent.rotated_s = command.speaker_did, command.issued_at_s
+        agent.spoke.add(agent.speaker)
         agent.version += 1
         prior = agent.connection.peer_did
         agent.given_up = [*(did for did in agent.given_up if did != prior), prior]

@@ -352,7 +352,8 @@ class AgentMachine(IdentityMachine):
         at_s = self.system.now_ms // 1000 + off_s
         rotation = c.RotateAccount(prior, new, at_s, stated, own)
         older = c.RotateAccount(new, prior, at_s - 1, None, [])  # comes late and changes nothing
-        self.put(who, rotation, rotation, older, c.FindAccount([*KEYS]), c.QueryConnection())
+        found = [c.FindAccount([*KEYS], did) for did in (new, prior, f"not {who}")]
+        self.put(who, rotation, rotation, older, *found, c.QueryConnection())
 
     @rule(who=identities, speaker=speakers, command=queue_commands, picked=picks)
     def speak_for_an_account(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from actors.core.commands import (
 )
 from actors.core.decision import Accepted
 from actors.core.erasure import OPERATOR
-from actors.core.identity import PRIOR_DIDS_MAX, Identity
+from actors.core.identity import PRIOR_DIDS_MAX, PRIOR_SPEAKERS_MAX, Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Connected, Done, EnvelopesWaiting
@@ -264,6 +265,28 @@ def test_an_account_says_who_speaks_for_it_and_which_names_it_has() -> None:
     assert Agent().do(FindAccount([KEY])) == Accepted(
         AccountFound("", ME, connected=False, keys=[])
     )
+
+
+def test_an_account_says_that_a_did_never_spoke_for_it_only_if_it_is_certain() -> None:
+    me = rotated()
+
+    def never_spoke(did: str) -> bool:
+        found = me.do(FindAccount([], did))
+        assert isinstance(found, Accepted)
+        assert isinstance(found.reply, AccountFound)
+        return found.reply.never_spoke
+
+    me.do(RotateAccount(NEW_DID, LATER_DID, NOW_S))
+    dids = [OTHER, ME, NEW_DID, LATER_DID, ""]
+    assert list(map(never_spoke, dids)) == [True, False, False, False, False]
+    me.do(EndAccount(LATER_DID, NOW_S))
+    assert list(map(never_spoke, dids)) == [True, False, False, False, False]
+    me.do(GrantMediation(connection()))
+    speakers = [LATER_DID, *(f"did:peer:4zQm{n}" for n in range(PRIOR_SPEAKERS_MAX))]
+    for prior, new in pairwise(speakers):
+        me.do(RotateAccount(prior, new, NOW_S))
+    assert NEW_DID not in me.state.prior_speakers
+    assert not any(map(never_spoke, [*dids, *speakers]))
 
 
 # The end ------------------------------------------------------------------------------------

@@ -114,14 +114,17 @@ async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
     assert isinstance(await mediator.ask_as(image, name), Connected)
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
 async def test_a_did_that_was_given_up_is_not_let_go_if_the_rotation_back_to_it_is_refused(
-    mediator: Mediator,
+    mediator: Mediator, *, is_listed: bool
 ) -> None:
     (image,), name = twins(OLD_NAME), STRANGER.name
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
     assert await rotated_to_key(mediator, image, name) is None
     assert await mediator.rotate(NEWER, image, at_s=1_001) is None
+    if not is_listed:
+        await mediator.keylists.change(name, COMMAND, KeyChanges([], [image], frozenset()))
     await mediator.rotate(NEW_PEER, OLD)
     assert await rotated_to_key(mediator, image, NEWER.name, 1_002) is Refusal.KEY_TAKEN
     assert await speaks_for(mediator, image) == name
-    assert await mediator.has(name, image) == [image]
+    assert await mediator.has(name, image) == [image] * is_listed

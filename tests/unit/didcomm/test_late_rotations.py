@@ -1,0 +1,41 @@
+"""Rotations that are slow, cut off or overtaken, and which DIDs they leave free."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actors.core.commands import QueryConnection
+from actors.core.refusals import Refusal
+from http_edge.didcomm.protocols.keylists import KeyChanges
+from tests.unit.didcomm.accounts import COMMAND, NEW_PEER, NEWER, OLD, SAID, Mediator, mediator_of
+from tests.unit.didcomm.test_accounts import speaks_for
+
+
+@pytest.fixture
+async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
+    async with mediator_of(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("is_thief", [False, True])
+async def test_a_did_that_was_given_up_is_not_let_go_by_a_late_copy_of_its_rotation(
+    mediator: Mediator, *, is_thief: bool
+) -> None:
+    name = NEW_PEER.name
+    if is_thief:  # who has its key removes its name, so that the copy is not yet done
+        assert await mediator.rotate(NEW_PEER, OLD) is None
+        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [name], frozenset()))
+
+    async def overtaken() -> None:
+        assert await mediator.rotate(NEW_PEER, OLD) is None
+        assert await mediator.rotate(NEWER, name, at_s=1_001) is None
+
+    mediator.agents.before_answer[QueryConnection] = overtaken
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING
+    assert await speaks_for(mediator, name) == OLD
+    enrolled = await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert enrolled is Refusal.SPEAKS_FOR_ANOTHER
+    assert await mediator.owner(name) == OLD
