@@ -74,16 +74,18 @@ class ErasedAccounts:
     async def freed(
         self, did: str, account: str, command: bytes, *, is_leaving: bool = False
     ) -> bool | Refusal:
-        """Release a DID that is to speak for ``account`` if that was erased; return whether it was.
+        """Release a DID that is to speak for an ``account`` that is over; return whether it was.
 
         An account that has ended, or expired as idle, still knows its speaker, which may begin
         anew: that speaker is not released, unless it ``is_leaving``, too. A DID that it rotated
-        away, and whose key may be stolen, never is: free, it could take its name back.
+        away, and whose key may be stolen, never is: free, it could take its name back. A DID that
+        has never spoken, because its rotation came too late, is released.
         """
-        found = await self._identities.find_account(account, command)
+        found = await self._identities.find_account(account, command, speaker_did=did)
         if isinstance(found, Refusal):
             return found
-        if found.connected or found.speaker_did not in {account, did if is_leaving else account}:
+        may_go = found.never_spoke or found.speaker_did in {account, did if is_leaving else account}
+        if found.connected or not may_go:
             return False
         done = await self.unname(did, account, command)
         return done if isinstance(done, Refusal) else True

@@ -39,3 +39,28 @@ async def test_a_did_that_was_given_up_is_not_let_go_by_a_late_copy_of_its_rotat
     enrolled = await mediator.keylists.enrol(name, COMMAND, SAID, [name])
     assert enrolled is Refusal.SPEAKS_FOR_ANOTHER
     assert await mediator.owner(name) == OLD
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+async def test_a_rotation_that_the_end_of_its_account_comes_before_leaves_its_did_free(
+    mediator: Mediator, *, is_cut_off: bool
+) -> None:
+    prior, new = NEW_PEER.name, NEWER.name
+
+    async def ended() -> None:
+        assert await mediator.end(prior) is None
+
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    if is_cut_off:
+        with mediator.agents.cut_off(QueryConnection, is_lost=False):
+            done = await mediator.rotate(NEWER, prior, at_s=1_001)
+        assert done is Refusal.TEMPORARILY_UNAVAILABLE
+        await ended()
+        mediator.agents.moved[new] = None  # as its next message finds out
+        assert await mediator.accounts.of(NEWER.account, COMMAND) == NEWER.account
+    else:
+        mediator.agents.before_answer[QueryConnection] = ended
+        done = await mediator.rotate(NEWER, prior, at_s=1_001)
+        assert done is Refusal.NOT_CONNECTED
+    assert [await speaks_for(mediator, did) for did in (prior, new)] == [OLD, ""]
+    assert await mediator.keylists.enrol(new, COMMAND, SAID, [new]) is None
