@@ -317,8 +317,9 @@ class DeliverMessages(CommandBase, frozen=True):
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
     mode, or has asked for it and so takes it; from then on new envelopes are leased to it for
     ``lease_ms`` and pushed whole while it holds less than ``bytes_max``. ``implicit``: refused
-    while another session holds implicit pickup. ``waits_for_turn``: a large answer hands nothing
-    out (``replies.Delivery``); the edge asks again without this when it may read one.
+    while another session holds implicit pickup or, if none does, the live mode. ``waits_for_turn``:
+    a large answer hands nothing out (``replies.Delivery``); the edge asks again without this when
+    it may read one.
     """
 
     session: str

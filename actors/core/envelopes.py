@@ -58,7 +58,8 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
     """Lease waiting envelopes to the session, oldest first, and hand them out."""
     if command.live and context.live.session != command.session:
         return Refusal.LIVE_ELSEWHERE
-    if command.implicit and context.implicit not in ("", command.session):
+    # A live session takes implicit pickup from the session that had it, which may ask once more.
+    if command.implicit and (context.implicit or context.live.session) not in {"", command.session}:
         return Refusal.LIVE_ELSEWHERE
     chosen = _chosen(state, command, context)
     standing = queue_state(state, context, command.recipient_key)

@@ -25,7 +25,7 @@ from actors.core.identity import Identity, QueuedMessage
 from actors.core.leases import Leases
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
-from actors.core.sessions import LiveMode, Sessions
+from actors.core.sessions import NO_LIVE_MODE, LiveMode, Sessions
 from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.pages import PageReader
@@ -290,6 +290,16 @@ def deliver_implicitly_after_a_takeover(patch: pytest.MonkeyPatch) -> None:
     decide_by(patch, DeliverMessages, late)
 
 
+def deliver_implicitly_beside_a_newer_live_mode(patch: pytest.MonkeyPatch) -> None:
+    deliver = envelopes.deliver
+
+    def beside(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+        live = NO_LIVE_MODE if command.implicit else context.live
+        return deliver(state, command, _replace(context, live=live))
+
+    decide_by(patch, DeliverMessages, beside)
+
+
 def keep_what_was_held_implicitly_at_a_takeover(patch: pytest.MonkeyPatch) -> None:
     start = Sessions.start_implicit
 
@@ -449,6 +459,7 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     record_ids_that_are_not_there,
     deliver_live_to_any_session,
     deliver_implicitly_after_a_takeover,
+    deliver_implicitly_beside_a_newer_live_mode,
     keep_what_was_held_implicitly_at_a_takeover,
     deliver_live_without_a_bound,
     push_past_what_waits_before,

@@ -260,9 +260,9 @@ class HostMemory:
 
     def has_moved(self, did: str, command: c.DeliverMessages) -> bool:
         """Does another session hold what the one that fetches thinks to hold?"""
-        if command.live:
-            return self.live_of(did) != command.session
-        return command.implicit and self.implicit.get(did, command.session) != command.session
+        is_elsewhere = command.live and self.live_of(did) != command.session
+        others = self._others(did, command.session) if command.implicit else set()
+        return is_elsewhere or (bool(others) and self.implicit.get(did) != command.session)
 
     def live_of(self, did: str) -> str:
         return self.live[did].session if did in self.live else ""

@@ -405,6 +405,21 @@ async def test_a_dead_socket_that_waits_for_messages_gets_none_after_a_take_over
         assert bob.read(await first.receive(WAIT_S)) == "six"
 
 
+@pytest.mark.parametrize("settings", [{"didcomm": {"live_in_flight_max": 1}}])
+async def test_a_live_socket_that_holds_all_it_may_loses_no_message_to_an_older_implicit_one(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    async with bob.wallet.implicit_socket() as first:
+        await network.settled(bob.wallet.over(first))
+        async with bob.wallet.live() as live:
+            await network.write(bob, "one", "two")
+            (one,) = await live.next(WAIT_S)
+            with pytest.raises(NoAnswer):
+                await first.receive(MOMENT_S)
+            await live.received([one.id])
+            assert bob.texts(await live.next(WAIT_S)) == ["two"]
+
+
 async def test_a_live_socket_takes_over_what_a_dead_one_held_implicitly(
     network: WalletNetwork, bob: Bob
 ) -> None:

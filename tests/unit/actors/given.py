@@ -60,6 +60,7 @@ def context(  # noqa: PLR0913 - a context has many sides
     leases: Mapping[str, Lease] | None = None,
     listening: bool = False,
     live: str | LiveMode = "",
+    implicit: str = "",
     speaker: str = "",
     saved: Collection[str] = (),
 ) -> DecisionContext:
@@ -76,7 +77,8 @@ def context(  # noqa: PLR0913 - a context has many sides
         leases or {},
         listening,
         mode,
-        speaker=speaker,
+        implicit,
+        speaker,
         saved=saved,
     )
 

@@ -10,6 +10,7 @@ from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Leasing
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
 from actors.core.replies import (
     DeliveredMessage,
     EnvelopeDelivered,
@@ -20,7 +21,7 @@ from actors.core.replies import (
 from actors.core.sessions import LiveMode
 from eventstore.log.events import MessageQueued, MessagesDelivered
 from tests.unit.actors.didcomm import KEY, Agent, agent, removal
-from tests.unit.actors.given import NOW_MS, content
+from tests.unit.actors.given import NOW_MS, content, delivery
 
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
 SINCE = agent().state.version
@@ -119,6 +120,18 @@ def test_what_is_acknowledged_makes_room(*, is_removed: bool) -> None:
     if is_removed:
         me.do(removal(*me.state.messages))
     assert is_pushed(me, **bounds) is is_removed
+
+
+@pytest.mark.parametrize(
+    ("implicit", "is_refused"), [("", True), ("phone", True), ("laptop", False)]
+)
+def test_implicit_pickup_goes_on_beside_a_live_session_only_if_it_began_later(
+    implicit: str, *, is_refused: bool
+) -> None:
+    me = agent()
+    me.queue(b"x")
+    decision = me.do(delivery("laptop", implicit=True), live=PHONE, implicit=implicit)
+    assert (decision is Refusal.LIVE_ELSEWHERE) is is_refused
 
 
 def test_a_session_is_notified_once_all_sessions_together_hold_less_than_they_may() -> None:
