@@ -50,6 +50,8 @@ TO_RETRY: Final = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
 )
 """Refusals after which the same message may succeed later."""
+NO_ACCOUNT: Final = frozenset({Refusal.NOT_CONNECTED, Refusal.SPEAKS_FOR_ANOTHER})
+"""Refusals of a DID that is no account, or none any more."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes

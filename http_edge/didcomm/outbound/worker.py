@@ -45,7 +45,7 @@ from actors.host.clock import Clock, NewId
 from http_edge.didcomm.delivery.hand_out import packed
 from http_edge.didcomm.envelopes.did_documents import AgentDocument
 from http_edge.didcomm.envelopes.versions import wrap
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import NO_ACCOUNT, Identities
 from http_edge.didcomm.outbound.destinations import (
     DeliveryOutcome,
     Destination,
@@ -281,7 +281,7 @@ class DeliveryWorker:
     async def _round(self) -> _Round:
         connected, state = await self._query()
         if isinstance(connected, Refusal) or isinstance(state, Refusal):
-            is_gone = Refusal.NOT_CONNECTED in (connected, state)
+            is_gone = any(each in (connected, state) for each in NO_ACCOUNT)
             return _Round.GONE if is_gone else _Round.FAILED
         connection = connected.connection
         if not connection.endpoint:
@@ -491,7 +491,7 @@ class DeliveryWorker:
             removal = RemoveMessages(ids, DELIVERED)
             ask = self._queue.identities.ask_unprompted
             removed = await ask(self.did, removal, QueueState)
-            if isinstance(removed, Refusal) and removed is not Refusal.NOT_CONNECTED:
+            if isinstance(removed, Refusal) and removed not in NO_ACCOUNT:
                 return False
             for message_id in ids:
                 del self._accepted[message_id]

@@ -24,7 +24,7 @@ import msgspec
 from actors.core.commands import PushDevice, QueryPushDevice, QueryQueue, SetPushDevice
 from actors.core.refusals import Refusal
 from actors.core.replies import PushDeviceFound, QueueState
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import NO_ACCOUNT, Identities
 from http_edge.didcomm.push.gateways import PushGateway
 from http_edge.didcomm.push.notification import APNS, Notification, PushOutcome
 from http_edge.settings.settings import Push
@@ -133,7 +133,7 @@ class PushNotifier:
             ask(did, QueryPushDevice(), PushDeviceFound), ask(did, QueryQueue(), QueueState)
         )
         if isinstance(found, Refusal) or isinstance(state, Refusal):
-            return Refusal.NOT_CONNECTED not in (found, state)
+            return not any(each in (found, state) for each in NO_ACCOUNT)
         device = found.device
         if device is None or device.channel not in self.channels or not state.messages:
             return False

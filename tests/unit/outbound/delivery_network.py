@@ -13,12 +13,21 @@ from actors.core.commands import (
     Connect,
     Connection,
     DeliverMessages,
+    EndAccount,
+    NameSpeaker,
     PurgeQueue,
     QueryQueue,
     QueueEnvelopes,
     StartLive,
 )
-from actors.core.replies import Delivery, Done, EnvelopeQueued, Purged, QueueState
+from actors.core.replies import (
+    AccountOver,
+    Delivery,
+    Done,
+    EnvelopeQueued,
+    Purged,
+    QueueState,
+)
 from eventstore.log.event_log import WaitingQueue
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.outbound.destinations import Destinations
@@ -161,6 +170,12 @@ class DeliveryNetwork:
         delivery = await self.identities().ask(did, command, _KEY, Delivery)
         assert isinstance(delivery, Delivery), delivery
         assert len(delivery.messages) == limit
+
+    async def begin_to_speak(self, did: str, account: str) -> None:
+        """The agent's own account ends, and its DID is to speak for another one."""
+        ask, at_s = self.identities().ask, self.now_ms // 1000
+        assert isinstance(await ask(did, EndAccount(did, at_s), _KEY, AccountOver), AccountOver)
+        assert await ask(did, NameSpeaker(account), _KEY, Done) == Done()
 
     async def purge(self, did: str) -> None:
         """Remove everything that waits for the agent."""

@@ -195,6 +195,15 @@ async def test_an_agent_without_an_endpoint_is_left_alone(
     assert DeliverMessages not in network.identities().counts
 
 
+async def test_a_did_that_speaks_for_another_account_is_left_alone(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    await network.begin_to_speak(ALICE, BOB)
+    await idle(network.workers(agents.lookup, wakes=ALICE))
+    assert agents.received == []
+
+
 async def test_an_endpoint_that_is_named_just_as_none_was_found_is_not_overlooked(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:

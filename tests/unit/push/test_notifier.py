@@ -163,6 +163,17 @@ async def test_queues_out_of_reach_are_asked_again_and_those_of_no_agent_are_not
     await unwatched(notifier)
 
 
+async def test_a_did_that_speaks_for_another_account_is_not_watched(
+    network: DeliveryNetwork, watch: Watch, pauses: Pauses
+) -> None:
+    await network.queue(ALICE, *envelopes(1))
+    notifier = watch()
+    notifier.wake(ALICE)
+    await network.begin_to_speak(ALICE, BOB)
+    await pauses.end_next()
+    await unwatched(notifier)
+
+
 async def test_who_makes_room_for_another_leaves_nothing_that_keeps_a_device_at_rest(
     network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
 ) -> None:
