@@ -306,9 +306,14 @@ class Inbound:
         """Answer the account that the sender speaks for."""
         is_looked_up = self._accounts.is_moved(sender)
         handled = await self._handle(message, sender, command, transport)
-        if self._accounts.is_moved(sender) and not is_looked_up:
-            # The sender turned out to speak for another DID's account: repeat for that account.
-            handled = await self._handle(message, sender, command, transport)
+        if not (is_looked_up or isinstance(handled, Refusal)) and self._accounts.is_moved(sender):
+            found = await self._accounts.of(sender, command)
+            if isinstance(found, Refusal):
+                handled = found
+            elif found.did != handled[0].sender.did:
+                # The sender turned out to speak for another DID's account: repeat for that account.
+                # If it does not, another message of the sender began the lookup.
+                handled = await self._handle(message, sender, command, transport)
         if isinstance(handled, Refusal):
             return MessageRejection(self.rejected(reason_of(handled), name), message, sender)
         request, outcome = handled
