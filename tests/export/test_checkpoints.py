@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from eventstore.log.event_log import EventLog
-from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import TABLE_LOG, ExportPlace
 from eventstore.parquet.versions import CHECKPOINT_EVERY, SUMMARY_EVERY, version_of
 from eventstore.parquet.write.exporter import Exporter
@@ -81,7 +81,7 @@ def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_
     growing.grow()
     with closing(exporter(sqlite_log, place)) as export, monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "create_checkpoint", killed)
-        with pytest.raises(ExportDamaged, match="killed"):
+        with pytest.raises(ExportUnavailable, match="killed"):
             export.step()
     assert read_one_by_one(place) > CHECKPOINT_EVERY
     with closing(exporter(sqlite_log, place)):
