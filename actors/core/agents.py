@@ -123,7 +123,8 @@ def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> D
         at_ms=context.now_ms, command=context.command, key=key, owner_did=command.owner_did
     )
     former_did = owner if is_taken else _left(state.former_did)
-    return Accepted(KeyClaim(state.version + 1, former_did), [claimed])
+    owned_before = owner == command.owner_did
+    return Accepted(KeyClaim(state.version + 1, former_did, owned_before), [claimed])
 
 
 def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:

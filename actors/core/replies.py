@@ -136,10 +136,13 @@ class KeyClaim(_Reply, frozen=True):
     """The number of a claim: a later claim of the same key has a greater number.
 
     ``former_did`` is the owner that lost the key to the holder of its private half, if any.
+    ``owned_before``: an earlier claim of the claimer held the key, and its keylist may have the key
+    by now. A host of an earlier build does not say, so this is to be expected of its answer.
     """
 
     number: int
     former_did: str = ""
+    owned_before: bool = True
 
 
 class AccountFound(_Reply, frozen=True):

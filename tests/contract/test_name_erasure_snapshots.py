@@ -85,7 +85,7 @@ def test_a_log_that_cannot_be_read_costs_the_snapshot_of_a_key_and_nothing_else(
 ) -> None:
     mediator, target = Mediator(log, snapshot_after_events=2), f"key:{KEY}"
     claim = unclaimed(target, ClaimKey(STAYS))
-    assert run(mediator.host, claim) == [KeyClaim(1)]
+    assert run(mediator.host, claim) == [KeyClaim(1, owned_before=False)]
     with monkeypatch.context() as unreadable:
         unreadable.setattr(log, "load_snapshot", unavailable)
         assert run(mediator.host, claim) == [KeyClaim(2)]

@@ -283,13 +283,14 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
             agent.version += not agent.taken_by
             agent.taken_by = by
         case c.ClaimKey(by, holds_key):
+            owned_before = agent.taken_by == by
             if agent.taken_by not in ("", by):
                 if not holds_key:
                     return Refusal.KEY_TAKEN
                 agent.former = agent.taken_by
             agent.version += 1
             agent.taken_by, agent.claim = by, agent.version
-            return r.KeyClaim(agent.claim, agent.former)
+            return r.KeyClaim(agent.claim, agent.former, owned_before)
         case c.ReleaseKey(by, claim):
             if agent.taken_by == by and agent.claim == claim:
                 agent.version += 1

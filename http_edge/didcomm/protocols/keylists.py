@@ -2,10 +2,11 @@
 
 A key is claimed before it enters the keylist, and released after it has left. Every claim has a
 number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
-with its number, so a key in the keylist always has an owner. A change that breaks off between the
-two steps leaves at worst a claimed key that is not in the keylist; its owner heals this by adding
-the key again. A release without an answer is repeated for twenty minutes, unless this process ends
-before.
+with its number, so a key in the keylist always has an owner. A refused update releases only claims
+of keys that were not the owner's before: the keylist may have the others by an earlier claim. A
+change that breaks off between the two steps, or is refused beside another, leaves at worst a
+claimed key that is not in the keylist; its owner heals this by adding the key again. A release
+without an answer is repeated for twenty minutes, unless this process ends before.
 """
 
 from __future__ import annotations
@@ -128,8 +129,7 @@ class Keylists:
         claims = _Claims(self._identities, owner, command)
         made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)
-        add = [ClaimedKey(key, made[key]) for key in new if key in made]
-        await self._release(claims, await claims.update(add, gone, changed))
+        await self._release(claims, await claims.update(made, gone, changed))
         return changed
 
     async def enrol(
@@ -315,8 +315,8 @@ class _Claims:
 
     async def claim(
         self, keys: Sequence[str], changed: Changed, wanted: KeyChanges
-    ) -> Mapping[str, int]:
-        """Claim keys; return the numbers of the claims that were made."""
+    ) -> Mapping[str, KeyClaim]:
+        """Claim keys; return the claims that were made."""
         answers = await asyncio.gather(
             *[
                 self.claim_held(key)
@@ -325,32 +325,35 @@ class _Claims:
                 for key in keys
             ]
         )
-        claims: dict[str, int] = {}
+        claims: dict[str, KeyClaim] = {}
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, Refusal):
                 changed.failed[key] = _failure(answer)
             else:
-                claims[key] = answer.number
+                claims[key] = answer
         return claims
 
     async def update(
-        self, add: Sequence[ClaimedKey], remove: Sequence[str], changed: Changed
+        self, made: Mapping[str, KeyClaim], remove: Sequence[str], changed: Changed
     ) -> Sequence[ClaimedKey]:
-        """Change the keylist in one step; return the claims that are now to be released."""
-        if not add and not remove:
+        """Add claimed keys and remove others in one step; return the claims to be released now."""
+        if not made and not remove:
             return []
-        update = UpdateKeylist(list(add), list(remove))
+        add = [ClaimedKey(key, claim.number) for key, claim in made.items()]
+        update = UpdateKeylist(add, list(remove))
         done = await self._ask(self.owner, update, KeylistChanged)
         if not isinstance(done, Refusal):
             return done.removed
-        added = [claimed.key for claimed in add]
+        # A claim of a key that was the owner's before has replaced one by which another request may
+        # have added the key meanwhile: released, the key would be in the keylist without an owner.
+        new = [claimed for claimed in add if not made[claimed.key].owned_before]
         if done is Refusal.QUOTA_EXCEEDED and add:
             # Another change came in between. The adds fail together; still make the removals.
-            changed.failed.update(dict.fromkeys(added, "client_error"))
-            return [*add, *await self.update([], remove, changed)]
-        changed.failed.update(dict.fromkeys([*added, *remove], "server_error"))
+            changed.failed.update(dict.fromkeys(made, "client_error"))
+            return [*new, *await self.update({}, remove, changed)]
+        changed.failed.update(dict.fromkeys([*made, *remove], "server_error"))
         # If the outcome is unknown, the claims stay: the keys may be in the keylist.
-        return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else add
+        return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else new
 
     async def _ask(
         self, target: str, question: Command, reply: type[_R], *, by_mediator: bool = False

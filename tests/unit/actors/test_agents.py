@@ -134,7 +134,7 @@ def test_one_key_has_one_owner() -> None:
     key = Agent(KEY_TARGET)
     assert key.do(FindKeyOwner()) is Refusal.KEY_UNKNOWN
     first = KeyClaimed(**BASE, key=KEY, owner_did=ME)
-    assert key.do(ClaimKey(ME)) == Accepted(KeyClaim(1), [first])
+    assert key.do(ClaimKey(ME)) == Accepted(KeyClaim(1, owned_before=False), [first])
     assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
 
 
@@ -152,7 +152,8 @@ def test_a_key_whose_owner_was_erased_is_free_once_that_ones_name_has_left() -> 
     for number in (2, 3):
         claimed_now = key.do(ClaimKey(ME))
         assert isinstance(claimed_now, Accepted)
-        assert claimed_now.reply == KeyClaim(number), "there is no keylist to take it out of"
+        known = KeyClaim(number, owned_before=number > 2)
+        assert claimed_now.reply == known, "there is no keylist to take it out of"
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
 
 
@@ -160,7 +161,7 @@ def test_who_holds_a_key_gets_it_from_another_and_learns_who_that_was() -> None:
     key = Agent(KEY_TARGET)
     key.do(ClaimKey(OTHER))
     taken = KeyClaimed(**BASE, key=KEY, owner_did=ME)
-    assert key.do(ClaimKey(ME, holds_key=True)) == Accepted(KeyClaim(2, OTHER), [taken])
+    assert key.do(ClaimKey(ME, holds_key=True)) == Accepted(KeyClaim(2, OTHER, False), [taken])
     assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
     # An owner that is interrupted before the other's keylist is changed learns it again.
@@ -172,7 +173,7 @@ def test_who_holds_a_key_gets_it_from_another_and_learns_who_that_was() -> None:
     key.do(ReleaseKey(ME, 3))
     fresh = key.do(ClaimKey(ME))
     assert isinstance(fresh, Accepted)
-    assert fresh.reply == KeyClaim(5)
+    assert fresh.reply == KeyClaim(5, owned_before=False)
 
 
 def test_only_its_owner_releases_a_key_and_then_it_is_free() -> None:

@@ -52,6 +52,8 @@ class Stepped(Identities):
 
     def __init__(self) -> None:
         self.states: dict[str, Identity] = {}
+        self.refused: dict[str, Refusal] = {}
+        """Why the keylist refuses the updates of a request, by its name."""
         self._doors: dict[str, asyncio.Semaphore] = {}
         self._at_doors: set[str] = set()
         self._requests: dict[str, asyncio.Task[Any]] = {}
@@ -83,7 +85,9 @@ class Stepped(Identities):
     ) -> _R | Refusal:
         self._at_doors.add(_REQUEST.get())
         await self._doors[_REQUEST.get()].acquire()
-        answer = self.decide(target, command)
+        refused = self.refused.get(_REQUEST.get())
+        is_refused = refused is not None and isinstance(command, UpdateKeylist)
+        answer = refused if is_refused else self.decide(target, command)
         assert isinstance(answer, Refusal | reply)
         return answer
 
@@ -151,6 +155,41 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
         key = identities.states.get(key_target(KEY), Identity())
         if KEY in identities.states[OWNER].keylist:
             assert key.owner_did == OWNER, schedule
+
+
+@pytest.mark.parametrize(
+    "why", [Refusal.QUOTA_EXCEEDED, Refusal.INSUFFICIENT_STORAGE, Refusal.NOT_SPEAKING]
+)
+async def test_a_key_keeps_its_owner_although_an_update_at_the_same_time_is_refused(
+    why: Refusal,
+) -> None:
+    for schedule in schedules():
+        identities = await mediated()
+        identities.refused["b"] = why
+        lists = Keylists(identities, keys_max=10)
+        tasks = [identities.start(name, lists.change(OWNER, COMMAND, ADD)) for name in "ab"]
+        await asyncio.sleep(0)
+        for name in schedule:
+            await identities.step(name)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        key = identities.states.get(key_target(KEY), Identity())
+        if KEY in identities.states[OWNER].keylist:
+            assert key.owner_did == OWNER, schedule
+
+
+async def test_a_key_whose_only_update_is_refused_is_free(tmp_path: Path) -> None:
+    async with agents_of(tmp_path) as agents:
+        owner, name = keys.did_key(ALICE), keys.base58(FIRST)
+        await agents.connect(ALICE)
+        await agents.ask(owner, GrantMediation(), COMMAND, Done)
+        agents.refused[UpdateKeylist] = Refusal.INSUFFICIENT_STORAGE
+        wanted = KeyChanges([name], [], frozenset())
+        changed = await Keylists(agents, keys_max=10).change(owner, COMMAND, wanted)
+        assert isinstance(changed, Changed)
+        assert changed.failed == {name: "server_error"}
+        assert await agents.owner(FIRST) is None
 
 
 async def test_the_core_without_hosts_answers_as_hosts_do(tmp_path: Path) -> None:
