@@ -115,9 +115,9 @@ class UnknownDids:
     async def _whole(self, did: str, command: bytes) -> str | Refusal:
         """Return the long form of the hashed ``did``, as its account has stored it.
 
-        The owner of the name knows it: every account registers its own DID, and keeps the DIDs
-        that it gave up last, so that a sender is refused by name. ``KEY_UNKNOWN`` if no account
-        has it.
+        The owner of the name knows it: every account registers its own DID, whose name stays its
+        own without an entry in the keylist, and keeps the DIDs that it gave up last, so that a
+        sender is refused by name. ``KEY_UNKNOWN`` if no account has it.
         """
         owner = await self._identities.ask(key_target(did), FindKeyOwner(), command, KeyOwner)
         if isinstance(owner, Refusal):

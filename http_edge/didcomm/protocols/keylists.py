@@ -41,7 +41,7 @@ from actors.core.replies import (
     Reply,
 )
 from actors.host.tasks import Tasks
-from http_edge.didcomm.envelopes.did_documents import account_did
+from http_edge.didcomm.envelopes.did_documents import account_did, is_short
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target, speaker
 from http_edge.listener.address_charge import charge_keys, paid_turn
@@ -66,8 +66,9 @@ class KeyChanges(msgspec.Struct, frozen=True):
 
     ``tried`` are the keys that the same request adds; of these, only those in ``remove`` matter.
     ``held`` are names whose keys the sender is proven to hold: another account that has registered
-    one loses it. ``on_either_curve``: a key also counts as taken if another account has registered
-    it on the other curve; in DIDComm v1 (RFC 0211) there is only one.
+    one loses it, and the short form of a DID among them stays the sender's after its removal.
+    ``on_either_curve``: a key also counts as taken if another account has registered it on the
+    other curve; in DIDComm v1 (RFC 0211) there is only one.
     """
 
     add: Sequence[str]
@@ -129,7 +130,11 @@ class Keylists:
         claims = _Claims(self._identities, owner, command)
         made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)
-        await self._release(claims, await claims.update(made, gone, changed))
+        over = await claims.update(made, gone, changed)
+        # By the short form of its DID, which does not contain its document, the sender is known
+        # only through the owner of that name (``unknown_dids``), whatever is forwarded to it.
+        own = {name for name in wanted.held if is_short(name)}
+        await self._release(claims, [claimed for claimed in over if claimed.key not in own])
         return changed
 
     async def enrol(

@@ -96,6 +96,32 @@ async def test_a_wallet_may_go_on_by_its_short_did_after_a_restart(
     assert CAROL.open(answer.body, keys)["to"] == [short]
 
 
+async def test_a_wallet_may_go_on_by_its_short_did_although_its_keylist_has_it_no_longer(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    keys = await served_keys(mediator)
+    long, short = CAROL.dids.peer4, CAROL.dids.peer4_short
+    fragment, key = list(keys.agreement.items())[-1]
+    to = Recipient(f"{keys.did}#{fragment}", key)
+
+    async def said(name: str, **members: Any) -> dict[str, Any]:
+        question = ping(long, type=f"{NEW_PREFIX}coordinate-mediation/3.0/{name}", **members)
+        answer = await network.post(CAROL.pack(question, to, long), content_type=MEDIA_TYPE)
+        return CAROL.open(answer.body, keys)
+
+    await said("mediate-request")
+    for result in ("success", "no_change"):
+        update = {"recipient_did": short, "action": "remove"}
+        updated = await said("recipient-update", body={"updates": [update]})
+        assert updated["body"]["updated"] == [{**update, "result": result}]
+    assert (await said("recipient-query"))["body"]["dids"] == []
+    await mediator.restart()
+    by_short = CAROL.pack(ping(short), to, long, kid=f"{short}#key-2")
+    answer = await network.post(by_short, content_type=MEDIA_TYPE)
+    assert answer.status == 200
+    assert CAROL.open(answer.body, keys)["to"] == [short]
+
+
 async def test_a_message_that_names_another_is_answered_counted_and_logged_when_they_double(
     network: WalletNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:

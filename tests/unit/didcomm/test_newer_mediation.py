@@ -313,7 +313,9 @@ async def test_a_sender_takes_back_the_names_whose_keys_it_holds(mediation: Medi
         (image, did_key(key), ""),
     ):
         speak_as("")
-        await mediation.update(("remove", name), agent=EVE)
+        # By another DID of hers: what she removes of her own stays hers.
+        gone: Json = {"updates": [{"recipient_did": name, "action": "remove"}]}
+        await mediation.reply(mediation.update_name, gone, EVE, sender_did=did_key(key))
         assert await mediation.update(("add", name), agent=BOB) == [(name, "success")]
         speak_as(speaker)
         body: Json = {"updates": [{"recipient_did": name, "action": "add"}]}

@@ -13,7 +13,8 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, EnvelopeQueued
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
 from http_edge.didcomm.envelopes.recipient_names import twins
-from http_edge.didcomm.protocols.keylists import KeyChanges
+from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
+from tests.contract.test_name_erasure_contract import take_out_names
 from tests.unit.didcomm.accounts import (
     COMMAND,
     NEW_PEER,
@@ -112,6 +113,41 @@ async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
     assert await rotated_to_key(mediator, image, name) is Refusal.KEY_TAKEN
     assert await speaks_for(mediator, image) == name
     assert isinstance(await mediator.ask_as(image, name), Connected)
+
+
+async def test_an_agent_that_ends_without_its_short_did_in_its_keylist_may_begin_anew(
+    mediator: Mediator,
+) -> None:
+    name, own = NEW_PEER.name, frozenset({NEW_PEER.name})
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
+    assert await mediator.end(name) is None
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    assert isinstance(await mediator.forward(name), EnvelopeQueued)
+    assert await mediator.end(name, at_s=3_000) is None
+    assert await mediator.owner(name) is None
+
+
+async def test_the_short_did_of_an_agent_without_forwards_is_free_after_its_erasure(
+    mediator: Mediator,
+) -> None:
+    name, wanted = NEW_PEER.name, KeyChanges([NEW_PEER.name], [], frozenset())
+    own = frozenset({name})
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
+    assert await mediator.has(name, name) == []
+    assert await mediator.forward(name) is Refusal.KEY_UNKNOWN
+    results = []
+    for is_over in (False, True):
+        if is_over:
+            await erased(mediator, name)
+            (host,) = mediator.agents.hosts.running.values()
+            take_out_names(host._log)
+            await mediator.agents.hosts.restart(0)
+        changed = await mediator.keylists.change(OLD, COMMAND, wanted)
+        assert isinstance(changed, Changed)
+        results.append(changed.failed)
+    assert results == [{name: "client_error"}, {}]
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
