@@ -160,7 +160,9 @@ def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionCon
 
 def check_keys(state: Identity, command: CheckKeys, _context: DecisionContext) -> Accepted:
     """Answer which of the keys are in the keylist, and how long the keylist is."""
-    return Accepted(KeysKnown([k for k in command.keys if k in state.keylist], len(state.keylist)))
+    keylist = state.keylist
+    keys = [key for key in command.keys if key in keylist]
+    return Accepted(KeysKnown(keys, len(keylist), [keylist[key] for key in keys]))
 
 
 def query_keylist(state: Identity, command: QueryKeylist, _context: DecisionContext) -> Accepted:

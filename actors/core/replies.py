@@ -171,10 +171,15 @@ class AccountOver(_Reply, frozen=True):
 
 
 class KeysKnown(_Reply, frozen=True):
-    """The requested keys that are in the keylist, and the length of the keylist."""
+    """The requested keys that are in the keylist, and the length of the keylist.
+
+    ``claims`` are the numbers of the claims that hold these keys, in the same order; none from a
+    host of an earlier build.
+    """
 
     keys: list[str]
     total: int
+    claims: list[int] = []
 
 
 class KeylistChanged(_Reply, frozen=True):

@@ -181,7 +181,11 @@ class Accounts:
         return None
 
     async def end(self, rotation: DidRotation, command: bytes) -> Refusal | None:
-        """End the account of a DID that was given up for none; a repetition changes nothing."""
+        """End the account of a DID that was given up for none; a repetition changes nothing.
+
+        If the answer of the account is lost, its names stay claimed: they are released if the
+        account begins anew, adds them and removes them, or go to who proves to hold their keys.
+        """
         prior = await self._prior(rotation, [], command)
         if isinstance(prior, Refusal):
             return prior

@@ -283,14 +283,13 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
             agent.version += not agent.taken_by
             agent.taken_by = by
         case c.ClaimKey(by, holds_key):
-            owned_before = agent.taken_by == by
             if agent.taken_by not in ("", by):
                 if not holds_key:
                     return Refusal.KEY_TAKEN
                 agent.former = agent.taken_by
             agent.version += 1
-            agent.taken_by, agent.claim = by, agent.version
-            return r.KeyClaim(agent.claim, agent.former, owned_before)
+            before, agent.taken_by, agent.claim = agent.taken_by, by, agent.version
+            return r.KeyClaim(agent.claim, agent.former, before == by)
         case c.ReleaseKey(by, claim):
             if agent.taken_by == by and agent.claim == claim:
                 agent.version += 1
@@ -375,7 +374,8 @@ def _keylist(
     if isinstance(command, c.QueryKeylist):
         return r.KeylistPart([*keys][command.offset :][: command.limit], len(keys))
     if isinstance(command, c.CheckKeys):
-        return r.KeysKnown([k for k in command.keys if k in keys], len(keys))
+        known = [key for key in command.keys if key in keys]
+        return r.KeysKnown(known, len(keys), [keys[key] for key in known])
     removed = {k: claim for k, claim in keys.items() if k in command.remove}
     newer = {k.key: k.claim for k in command.add if k.claim > keys.get(k.key, 0)}
     added = [k for k in newer if k not in keys]

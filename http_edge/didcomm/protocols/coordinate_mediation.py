@@ -8,9 +8,10 @@ form that contains its document.
 
 The owner of a name decides which identity has it, and the identity decides which names are in its
 keylist: a name is claimed before it enters a keylist, and released after it has left. Every message
-can be repeated, and heals what a failure between the two steps has left. Keys are written as
-did:key (RFC 0360); only the results of updates use the client's own spelling, by which the client
-recognizes its recipients.
+can be repeated. An add that is repeated heals what a failure between the two steps has left; after
+a removal without an answer the edge itself releases what has left the keylist (``keylists``). Keys
+are written as did:key (RFC 0360); only the results of updates use the client's own spelling, by
+which the client recognizes its recipients.
 """
 
 from __future__ import annotations

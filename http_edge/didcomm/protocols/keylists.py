@@ -6,7 +6,8 @@ with its number, so a key in the keylist always has an owner. A refused update r
 of keys that were not the owner's before: the keylist may have the others by an earlier claim. A
 change that breaks off between the two steps, or is refused beside another, leaves at worst a
 claimed key that is not in the keylist; its owner heals this by adding the key again. A release
-without an answer is repeated for twenty minutes, unless this process ends before.
+without an answer is repeated for twenty minutes, unless this process ends before. For as long the
+keys of a removal without an answer are looked for in the keylist, and released once they have left.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _FEW: Final = 16
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
 _AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
-"""Pauses before a release without an answer is repeated: from the loss of a node, over the restart
-of a database, to a short maintenance."""
+"""Pauses before a release without an answer, or the one after such a removal, is tried again: from
+the loss of a node, over the restart of a database, to a short maintenance."""
 _UNRELEASED_MAX: Final = 10_000
 """Keys whose release is to be repeated, about 200 bytes each; further ones stay claimed."""
 _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
@@ -134,7 +135,11 @@ class Keylists:
         # By the short form of its DID, which does not contain its document, the sender is known
         # only through the owner of that name (``unknown_dids``), whatever is forwarded to it.
         own = {name for name in wanted.held if is_short(name)}
-        await self._release(claims, [claimed for claimed in over if claimed.key not in own])
+        over = [claimed for claimed in over if claimed.key not in own]
+        held_by = dict(zip(known.keys, known.claims, strict=False))  # an earlier build says none
+        failed = [key for key in gone if key in changed.failed and key not in own]
+        unsure = [ClaimedKey(key, held_by[key]) for key in failed if key in held_by]
+        await self._release(claims, over, unsure)
         return changed
 
     async def enrol(
@@ -186,9 +191,14 @@ class Keylists:
         for start in range(0, len(keys), _RELEASES_AT_ONCE):
             await self._release(claims, keys[start : start + _RELEASES_AT_ONCE])
 
-    async def _release(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
-        """Release claims; repeat later what was not answered, as far as there is room."""
-        left = await claims.release(keys)
+    async def _release(
+        self, claims: _Claims, keys: Sequence[ClaimedKey], unsure: Sequence[ClaimedKey] = ()
+    ) -> None:
+        """Release claims; repeat later what was not answered, as far as there is room.
+
+        ``unsure`` are keys that the keylist had by these claims, and may have no longer.
+        """
+        left = [*await claims.release(keys), *unsure]
         left = left[: _UNRELEASED_MAX - self._unreleased]
         if not left:
             return
@@ -200,7 +210,7 @@ class Keylists:
         try:
             for pause_s in _AGAIN_AFTER_S:
                 await asyncio.sleep(pause_s)
-                left = await claims.release(left)
+                left = await claims.release_gone(left)
                 if not left:
                     return
         finally:
@@ -301,6 +311,19 @@ class _Claims:
             for claimed, answer in zip(keys, answers, strict=True)
             if isinstance(answer, Refusal)
         ]
+
+    async def release_gone(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
+        """Release claims as ``release``, but none of a key that is in the keylist.
+
+        A key that is added meanwhile has a newer claim, which this does not release.
+        """
+        names = [claimed.key for claimed in keys]
+        found = await self.identities.find_account(self.owner, self.command, names)
+        if isinstance(found, Refusal):
+            return keys
+        there = [claimed for claimed in keys if claimed.key in found.keys]
+        gone = [claimed for claimed in keys if claimed.key not in found.keys]
+        return [*there, *await self.release(gone)]
 
     async def look_for_others(
         self, names: Sequence[str], changed: Changed, wanted: KeyChanges

@@ -224,7 +224,7 @@ def test_a_later_claim_replaces_the_one_that_a_key_is_held_by() -> None:
 
 def test_the_named_keys_that_are_there_are_answered() -> None:
     me = agent(keys=("a", "b"))
-    assert me.do(CheckKeys(["b", "x", KEY])) == Accepted(KeysKnown(["b"], 2))
+    assert me.do(CheckKeys(["b", "x", KEY])) == Accepted(KeysKnown(["b"], 2, [1]))
     assert me.do(CheckKeys([])) == Accepted(KeysKnown([], 2))
 
 

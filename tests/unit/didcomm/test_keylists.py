@@ -35,16 +35,17 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import Identities, key_target, speak_as
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
-from tests.unit.didcomm.requests import ALICE, COMMAND, Agents, agents_of, raw_key
+from tests.unit.didcomm.requests import ALICE, BOB, COMMAND, Agents, agents_of, raw_key
 
 OWNER: Final = "did:key:owner"
 KEY: Final = "key"
 ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
 REMOVE: Final = KeyChanges([], [KEY], frozenset())
 ADD_AND_REMOVE: Final = KeyChanges([], [KEY], frozenset([KEY]))
+NO_KEYS: Final[frozenset[str]] = frozenset()
 STEPS_MAX: Final = 4
 _R = TypeVar("_R", bound=Reply)
-_REQUEST: ContextVar[str] = ContextVar("request")
+_REQUEST: ContextVar[str] = ContextVar("request", default="later")
 
 
 class Stepped(Identities):
@@ -54,7 +55,9 @@ class Stepped(Identities):
         self.states: dict[str, Identity] = {}
         self.refused: dict[str, Refusal] = {}
         """Why the keylist refuses the updates of a request, by its name."""
-        self._doors: dict[str, asyncio.Semaphore] = {}
+        self.lost: set[str] = set()
+        """Requests whose updates are carried out without an answer."""
+        self._doors = {"later": asyncio.Semaphore(0)}
         self._at_doors: set[str] = set()
         self._requests: dict[str, asyncio.Task[Any]] = {}
 
@@ -88,6 +91,8 @@ class Stepped(Identities):
         refused = self.refused.get(_REQUEST.get())
         is_refused = refused is not None and isinstance(command, UpdateKeylist)
         answer = refused if is_refused else self.decide(target, command)
+        if _REQUEST.get() in self.lost and isinstance(command, UpdateKeylist):
+            answer = Refusal.TEMPORARILY_UNAVAILABLE
         assert isinstance(answer, Refusal | reply)
         return answer
 
@@ -99,6 +104,10 @@ class Stepped(Identities):
         context.run(_REQUEST.set, name)
         self._requests[name] = asyncio.create_task(work, context=context)
         return self._requests[name]
+
+    def follow(self, task: asyncio.Task[Any]) -> None:
+        """Let the questions of a task that no request waits for through as ``later``."""
+        self._requests["later"] = task
 
     async def step(self, name: str) -> None:
         """Let one question of a request through, and the request go on to its next."""
@@ -179,6 +188,35 @@ async def test_a_key_keeps_its_owner_although_an_update_at_the_same_time_is_refu
             assert key.owner_did == OWNER, schedule
 
 
+@pytest.mark.parametrize("second", [ADD, REMOVE], ids=["add", "remove"])
+async def test_a_key_whose_removal_has_no_answer_is_released_unless_it_is_added_meanwhile(
+    second: KeyChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", (0,))
+    for schedule in schedules():
+        identities = await mediated()
+        lists = Keylists(identities, keys_max=10)
+        identities.lost.add("removal")
+        others = asyncio.all_tasks()
+        for name, wanted in (("before", ADD), ("removal", REMOVE)):
+            done = identities.start(name, lists.change(OWNER, COMMAND, wanted))
+            while not done.done():
+                await identities.step(name)
+        (later,) = {task for task in asyncio.all_tasks() - others if not task.done()}
+        identities.follow(later)
+        task = identities.start("a", lists.change(OWNER, COMMAND, second))
+        await asyncio.sleep(0)
+        for name in schedule:
+            await identities.step({"a": "a", "b": "later"}[name])
+        if schedule.count("b") > 1 and second is REMOVE:
+            assert identities.states[key_target(KEY)].owner_did == "", schedule
+        for each in (task, later):
+            each.cancel()
+        await asyncio.gather(task, later, return_exceptions=True)
+        if KEY in identities.states[OWNER].keylist:
+            assert identities.states[key_target(KEY)].owner_did == OWNER, schedule
+
+
 async def test_a_key_whose_only_update_is_refused_is_free(tmp_path: Path) -> None:
     async with agents_of(tmp_path) as agents:
         owner, name = keys.did_key(ALICE), keys.base58(FIRST)
@@ -246,6 +284,31 @@ async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
             monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", pauses(agents))
             await (await give_up(agents, lists, [FIRST, SECOND]))
             assert [await agents.owner(key) for key in (FIRST, SECOND)] == [None, None]
+
+
+@pytest.mark.parametrize("how", ["lost", "refused"])
+async def test_a_key_whose_removal_had_no_answer_is_free_if_it_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", (0, 0))
+    owner, name = keys.did_key(ALICE), keys.base58(FIRST)
+    add, remove = (KeyChanges([name], [], NO_KEYS), KeyChanges([], [name], NO_KEYS))
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        lists = Keylists(agents, keys_max=10)
+        for agent in (ALICE, BOB):
+            await agents.connect(agent)
+            await agents.ask(keys.did_key(agent), GrantMediation(), COMMAND, Done)
+        await lists.change(owner, COMMAND, add)
+        before = asyncio.all_tasks()
+        with agents.cut_off(UpdateKeylist, is_lost=how == "lost"):
+            cut_off = await lists.change(owner, COMMAND, remove)
+        assert cut_off == Changed({name: True}, {name: "server_error"})
+        await asyncio.gather(*asyncio.all_tasks() - before)
+        if how == "refused":
+            assert await agents.owner(FIRST) == owner
+        again = await lists.change(owner, COMMAND, remove)
+        assert again == Changed({name: how == "refused"})
+        assert await lists.change(keys.did_key(BOB), COMMAND, add) == Changed({name: False})
 
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:
