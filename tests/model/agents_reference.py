@@ -379,11 +379,10 @@ def _keylist(
     removed = {k: claim for k, claim in keys.items() if k in command.remove}
     newer = {k.key: k.claim for k in command.add if k.claim > keys.get(k.key, 0)}
     added = [k for k in newer if k not in keys]
-    after = {k: claim for k, claim in keys.items() if k not in removed} | newer
     if added and len(keys) - len(removed) + len(added) > LIMITS.keylist_keys_max:
         return Refusal.QUOTA_EXCEEDED
     agent.version += bool(newer or removed)
-    agent.keylist = after
+    agent.keylist = {k: claim for k, claim in keys.items() if k not in removed} | newer
     gone = [c.ClaimedKey(k, removed[k]) for k in dict.fromkeys(command.remove) if k in removed]
     return r.KeylistChanged(added, gone)
 
