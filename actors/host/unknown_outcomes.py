@@ -8,18 +8,23 @@ and the erasure of an identity has already begun. A wake-up is a hint, so it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import getsizeof
 from typing import Final, NamedTuple
 
-from actors.core.replies import EnvelopeDelivered, EnvelopesWaiting, Notice
+from actors.core.replies import EnvelopeDelivered, EnvelopesWaiting, MessageArrived, Notice
 from actors.host.owned_partition import is_sealed
 from actors.host.ownership import Ownership
 from actors.host.transaction import Transaction
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import LogReader, SealPlace
 
+NOTICES_BYTES_MAX: Final = 4 * 1_024 * 1_024
+"""Of all notices: that of a message has its payload. The first ones are kept: when a log fails,
+these were on their way to it, and later ones hardly reach it."""
+_NOTICE_BYTES: Final = 512
+"""Of a notice besides its names and its payload."""
 _TRANSACTIONS_MAX: Final = 64
-"""Each has the messages of one transaction. The first ones are kept: when a log fails, these were
-on their way to it, and later ones hardly reach it."""
+"""Each is a read of the log."""
 _LOOK_MS: Final = 5_000
 """The log is read at this interval until a command has claimed the partition again, or if the last
 look failed: a log that is away holds up the writer each time."""
@@ -31,6 +36,7 @@ class _Unknown(NamedTuple):
     partition: str
     place: SealPlace
     notices: Sequence[tuple[str, Notice]]
+    size_bytes: int
 
 
 class UnknownOutcomes:
@@ -44,15 +50,24 @@ class UnknownOutcomes:
         self._is_away = False
 
     def note(self, transaction: Transaction, is_listening: Callable[[str], object]) -> None:
-        """Keep the notices for the sessions of a transaction whose append has failed."""
-        notices = [
-            (did, notice)
-            for did, notice in transaction.notices
-            if not isinstance(notice, EnvelopesWaiting | EnvelopeDelivered) and is_listening(did)
-        ]
-        if notices and len(self._unknown) < _TRANSACTIONS_MAX:
+        """Keep the notices for the sessions of a transaction whose append has failed, if they fit.
+
+        A notice that does not fit is not pushed; the client finds what it is about by a query.
+        """
+        if len(self._unknown) >= _TRANSACTIONS_MAX:
+            return
+        notices: list[tuple[str, Notice]] = []
+        size_bytes, left_bytes = 0, NOTICES_BYTES_MAX - sum(one.size_bytes for one in self._unknown)
+        for did, notice in transaction.notices:
+            if isinstance(notice, EnvelopesWaiting | EnvelopeDelivered) or not is_listening(did):
+                continue
+            notice_bytes = _bytes_of(did, notice)
+            if size_bytes + notice_bytes <= left_bytes:
+                size_bytes += notice_bytes
+                notices.append((did, notice))
+        if notices:
             first = transaction.partitions[0]
-            self._unknown.append(_Unknown(first.name, first.place, notices))
+            self._unknown.append(_Unknown(first.name, first.place, notices, size_bytes))
             self._looked_ms = transaction.now_ms
 
     def stored(self, now_ms: int) -> list[tuple[str, Notice]]:
@@ -80,3 +95,10 @@ class UnknownOutcomes:
             if is_stored:
                 found += one.notices
         return found
+
+
+def _bytes_of(did: str, notice: Notice) -> int:
+    size_bytes = _NOTICE_BYTES + getsizeof(did)
+    if isinstance(notice, MessageArrived):
+        size_bytes += getsizeof(notice.message.sender_did) + len(notice.message.payload)
+    return size_bytes

@@ -20,6 +20,7 @@ from actors.core.nonces import SENDERS_MAX
 from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
 from actors.host.question_threads import THREADS
 from actors.host.state_cache import LOADS_PER_CACHE
+from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
 from actors.host.writer import UNANSWERED_BYTES_MAX
 from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
@@ -161,6 +162,7 @@ def of_host(settings: Settings) -> list[Row]:
             UNANSWERED_BYTES_MAX,
             UNANSWERED_BYTES_MAX,
         ),
+        ("host: notices of failed appends", "", NOTICES_BYTES_MAX, NOTICES_BYTES_MAX),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +30,9 @@ from actors.core.replies import (
     Push,
     Refused,
 )
+from actors.host import unknown_outcomes
 from actors.host.host import Host
+from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import FailNext, FaultyLog, Plan, StoredButFailed
@@ -149,3 +153,32 @@ def test_a_log_that_is_away_is_read_again_only_after_a_while(
     faulty.is_away = False
     clock.now_ms += LATER_MS
     assert notices(owner) == [MessageArrived]
+
+
+@pytest.mark.parametrize(("messages", "size_bytes"), [(4, 60_000), (400, 1)])
+def test_notices_of_appends_that_failed_take_a_bounded_number_of_bytes(
+    faulty: _Log,
+    clock: HandClock,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: int,
+    size_bytes: int,
+) -> None:
+    bytes_max = NOTICES_BYTES_MAX // 8
+    monkeypatch.setattr(unknown_outcomes, "NOTICES_BYTES_MAX", bytes_max)
+    owner = listening(faulty, clock)
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            faulty.plan(FailNext())
+            some = [QueueMessage(FRIEND, bytes(size_bytes)) for _ in range(messages)]
+            run(owner, *(submission(ME, command, sender=FRIEND) for command in some))
+            run(owner, submission(ME, QUERY), submission(FRIEND, QUERY))
+        gc.collect()
+        with_notices_bytes, _ = tracemalloc.get_traced_memory()
+        assert notices(owner) == []
+        gc.collect()
+        without_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The first ones are kept, as far as there is room.
+    assert bytes_max / 4 < with_notices_bytes - without_bytes <= bytes_max
