@@ -80,7 +80,7 @@ class Host:
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits, self._is_known)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
-        self._unknown = UnknownOutcomes(log, self._ownership)
+        self._unknown = UnknownOutcomes(log, self._ownership, self._registry)
         self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
@@ -94,6 +94,7 @@ class Host:
             ownership=self._ownership,
             cache=self.cache,
             registry=self._registry,
+            unknown=self._unknown,
             outage=self.outage,
         )  # fmt: skip
         self.stats = HostStats(name)
@@ -179,9 +180,11 @@ class Host:
         """Between batches: pushes for leases that are over, and of stored appends that failed."""
         now_ms = self.now_ms()
         self._registry.expire(now_ms)
-        due = self._unknown.stored(now_ms)
-        due += [(did, EnvelopesWaiting()) for did in self._registry.offered_again()]
-        return [push for did, notice in due for push in self._registry.pushes(did, notice)]
+        self._unknown.look(now_ms)
+        due = self._unknown.pushes()
+        for did in self._registry.offered_again():
+            due += self._registry.pushes(did, EnvelopesWaiting())
+        return due
 
     def _measure(self, now_ms: int) -> None:
         measured_ms, commits, commands = self._measured
@@ -446,7 +449,7 @@ class Host:
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
         self._registry.undo(transaction.leased, transaction.touched)
-        self._unknown.note(transaction, self.sessions.edges_of)
+        self._unknown.note(transaction)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

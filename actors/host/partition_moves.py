@@ -11,6 +11,7 @@ from actors.host.log_outage import LogOutage
 from actors.host.ownership import Ownership
 from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import StateCache, read_identity
+from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 
@@ -29,6 +30,7 @@ class PartitionMoves:
         ownership: Ownership,
         cache: StateCache,
         registry: SessionRegistry,
+        unknown: UnknownOutcomes,
         outage: LogOutage,
     ) -> None:
         """Moves to and from the host that has these parts."""
@@ -38,6 +40,7 @@ class PartitionMoves:
         self._ownership = ownership
         self._cache = cache
         self._registry = registry
+        self._unknown = unknown
         self._outage = outage
 
     def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
@@ -60,7 +63,11 @@ class PartitionMoves:
         return ids
 
     def release(self, names: Sequence[str]) -> bytes:
-        """Give up these partitions; return the handover for their next owner."""
+        """Give up these partitions; return the handover for their next owner.
+
+        Notices of what is stored there although its append failed go to the sessions before.
+        """
+        self._unknown.look(self._clock(), at_once=True)
         ids = self._ownership.release(names)
         for name in names:
             self._cache.drop_partition(name)

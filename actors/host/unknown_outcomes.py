@@ -3,17 +3,21 @@
 An append that failed may be stored all the same. Who repeats the command may then change nothing,
 and the erasure of an identity has already begun. A wake-up is a hint, so it is pushed at once
 (``SessionRegistry.undo``); the notices here say that something is stored.
+
+Sessions move with their shard, and notices do not: they are pushed before, unless the log does not
+have the transaction by then, or cannot be read. Of what it has later, no notice comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from actors.core.replies import EnvelopeDelivered, EnvelopesWaiting, MessageArrived, Notice
+from actors.core.replies import EnvelopeDelivered, EnvelopesWaiting, MessageArrived, Notice, Push
 from actors.host.owned_partition import is_sealed
 from actors.host.ownership import Ownership
+from actors.host.session_registry import SessionRegistry
 from actors.host.transaction import Transaction
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import LogReader, SealPlace
@@ -42,14 +46,16 @@ class _Unknown(NamedTuple):
 class UnknownOutcomes:
     """The transactions of one host that may be stored although their appends failed."""
 
-    def __init__(self, log: LogReader, ownership: Ownership) -> None:
+    def __init__(self, log: LogReader, ownership: Ownership, registry: SessionRegistry) -> None:
         self._log = log
         self._ownership = ownership
+        self._registry = registry
         self._unknown: list[_Unknown] = []
+        self._pushes: list[tuple[str, Push]] = []
         self._looked_ms = 0
         self._is_away = False
 
-    def note(self, transaction: Transaction, is_listening: Callable[[str], object]) -> None:
+    def note(self, transaction: Transaction) -> None:
         """Keep the notices for the sessions of a transaction whose append has failed, if they fit.
 
         A notice that does not fit is not pushed; the client finds what it is about by a query.
@@ -59,7 +65,8 @@ class UnknownOutcomes:
         notices: list[tuple[str, Notice]] = []
         size_bytes, left_bytes = 0, NOTICES_BYTES_MAX - sum(one.size_bytes for one in self._unknown)
         for did, notice in transaction.notices:
-            if isinstance(notice, EnvelopesWaiting | EnvelopeDelivered) or not is_listening(did):
+            is_hint = isinstance(notice, EnvelopesWaiting | EnvelopeDelivered)
+            if is_hint or not self._registry.sessions.edges_of(did):
                 continue
             notice_bytes = _bytes_of(did, notice)
             if size_bytes + notice_bytes <= left_bytes:
@@ -70,18 +77,17 @@ class UnknownOutcomes:
             self._unknown.append(_Unknown(first.name, first.place, notices, size_bytes))
             self._looked_ms = transaction.now_ms
 
-    def stored(self, now_ms: int) -> list[tuple[str, Notice]]:
-        """The notices, each with its identity, of transactions that turned out to be stored.
+    def look(self, now_ms: int, *, at_once: bool = False) -> None:
+        """Find out which transactions are stored, those that may be found out now, or all at once.
 
-        What is not in the log once its partition is claimed again, or is another host's, never will
-        be: that claim has its place.
+        What is not in the log once its partition is claimed again never will be: that claim has its
+        place. When the partition has left this host, so have its sessions.
         """
-        is_due = abs(now_ms - self._looked_ms) >= _LOOK_MS
-        found: list[tuple[str, Notice]] = []
+        is_due = at_once or abs(now_ms - self._looked_ms) >= _LOOK_MS
         for one in self._unknown[:]:
-            is_fenced = one.partition in self._ownership.owned
-            is_fenced |= one.partition not in self._ownership.holdings
-            if not is_due and (self._is_away or not is_fenced):
+            is_over = one.partition in self._ownership.owned
+            is_over |= one.partition not in self._ownership.holdings
+            if not is_due and (self._is_away or not is_over):
                 continue
             self._looked_ms = now_ms
             try:
@@ -90,11 +96,16 @@ class UnknownOutcomes:
                 self._is_away = True
                 break
             self._is_away = False
-            if is_stored or is_fenced:
+            if is_stored or is_over:
                 self._unknown.remove(one)
             if is_stored:
-                found += one.notices
-        return found
+                for did, notice in one.notices:
+                    self._pushes += self._registry.pushes(did, notice)
+
+    def pushes(self) -> list[tuple[str, Push]]:
+        """The pushes, each with its edge, for what was found to be stored since the last call."""
+        pushes, self._pushes = self._pushes, []
+        return pushes
 
 
 def _bytes_of(did: str, notice: Notice) -> int:

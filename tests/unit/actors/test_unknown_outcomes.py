@@ -51,6 +51,7 @@ ME, FRIEND = "did:x:me", "did:x:friend"
 UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 QUERY = QueryMessages(Page(0, 100))
 LATER_MS = 5_000
+SHARDS = ["shard-0", "shard-1"]
 COMMANDS: list[tuple[Command, type[object]]] = [
     (QueueMessage(FRIEND, b"hi"), MessageArrived),
     (SaveContract(contract(ME, FRIEND)), ContractsUpdated),
@@ -127,6 +128,32 @@ def test_nothing_is_pushed_of_what_was_not_stored(
         clock.now_ms += LATER_MS
         assert notices(owner) == [], f"{notice} of what may still come"
         assert run(owner, submission(ME, QUERY)) == [MessagesPage([], 0)]
+
+
+@pytest.mark.parametrize(("command", "notice"), COMMANDS)
+def test_a_notice_of_what_was_stored_is_pushed_before_its_sessions_move_to_another_host(
+    faulty: _Log, clock: HandClock, command: Command, notice: type[object]
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, StoredButFailed(), command)
+    other = host(faulty, clock=clock, name="other", shards=[])
+    other.moves.adopt(SHARDS, owner.moves.release(SHARDS))
+    assert [notices(each) for each in (owner, other)] == [[notice], []]
+    clock.now_ms += LATER_MS
+    assert notices(owner) == []
+
+
+def test_a_shard_moves_although_the_log_cannot_tell_what_was_stored(
+    faulty: _Log, clock: HandClock
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, StoredButFailed(), QueueMessage(FRIEND, b"hi"))
+    faulty.is_away = True
+    handover = owner.moves.release(SHARDS)
+    faulty.is_away = False
+    other = host(faulty, clock=clock, name="other", shards=[])
+    other.moves.adopt(SHARDS, handover)
+    assert set(other.sessions.edges_of(ME)) == {EDGE}
 
 
 def test_the_next_command_shows_at_once_whether_a_message_was_stored(
