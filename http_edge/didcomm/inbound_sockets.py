@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -347,7 +347,8 @@ class InboundSocket(InboundTransport):
     def _note_handover(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
         """Have messages removed once the peer has read them, in the name of who speaks now.
 
-        That may be after their leases, which end by themselves: it has them all the same.
+        That may be after their leases, which end by themselves: it has them all the same. If too
+        many wait for that already (``Unconfirmed``), they are not removed but offered again.
         """
         self._unconfirmed.add(Handover(did, speaker(), command, message_ids), self._ping())
 
@@ -399,11 +400,11 @@ class InboundSocket(InboundTransport):
         for peer in self._peers.values():
             peer.take_pong(self._ponged)
 
-    async def _arrived(self, did: str, message_ids: Sequence[str]) -> bool:
-        """Note messages that were pushed, and wait until their agent has read them."""
+    def _arrived(self, did: str, message_ids: Sequence[str]) -> Awaitable[bool]:
+        """Note messages that were pushed; return what waits until their agent has read them."""
         command = command_key(did, self._dependencies.new_id())
         self._note_handover(did, command, message_ids)
-        return await self._peers[did].has_read(self._pings)
+        return self._peers[did].has_read(self._pings)
 
     def _ping(self) -> int:
         self._pings += 1

@@ -37,8 +37,9 @@ _BATCH: Final = 20
 LiveDelivery: TypeAlias = Callable[[Sequence[DeliveredMessage]], NewMessage]
 """Writes messages as an unsolicited delivery."""
 Arrived: TypeAlias = Callable[[Sequence[str]], Awaitable[bool]]
-"""Has messages with these ids, which were sent, removed once the agent has read everything that was
-sent, and waits for that; False if there is nothing more to push."""
+"""Notes messages with these ids, which were sent, and waits until the agent has read all that was
+sent; False if there is nothing more to push. What was noted is then removed; if there was no room
+to note it, it is offered again."""
 
 
 class Pump:
@@ -162,24 +163,26 @@ class Pump:
         """Send messages unchanged, until a newer socket takes over; return as ``live`` does."""
         self._implicit = wake
         while not wake.is_over:
-            sent = await self._send_as_they_are()
+            sent = await self._send_as_they_are(arrived)
             if isinstance(sent, Refusal):
                 if sent not in TO_RETRY:
                     wake.close(0)
                     return sent
                 await asyncio.sleep(_RETRY_S)
                 continue
-            message_ids, available = sent
-            if message_ids and not await arrived(message_ids):
+            is_read, available = sent
+            if is_read is not None and not await is_read:
                 return None
-            if not (message_ids and available):
+            if is_read is None or not available:
                 await wake.next(_SWEEP_S)
         return None
 
-    async def _send_as_they_are(self) -> tuple[list[str], int] | Refusal:
-        """Send what one fetch finds; return its ids, and how many more wait.
+    async def _send_as_they_are(
+        self, arrived: Arrived
+    ) -> tuple[Awaitable[bool] | None, int] | Refusal:
+        """Send what one fetch finds; return what waits for its reader, and how many more wait.
 
-        The messages themselves are not kept: their reader may take minutes for them.
+        Neither messages nor ids are kept here: their reader may take minutes for them.
         """
         async with self._sends_in_order:
             delivery = await self._take(IMPLICIT, implicit=True)
@@ -188,7 +191,8 @@ class Pump:
             for message in delivery.messages:
                 self._outgoing.put(message.payload)
             self.sent_implicitly += len(delivery.messages)
-            return [message.message_id for message in delivery.messages], delivery.state.available
+        message_ids = [message.message_id for message in delivery.messages]
+        return (arrived(message_ids) if message_ids else None), delivery.state.available
 
     async def _deliver_live(self, version: int) -> float | Refusal:
         """Deliver what one fetch finds; return the pause (s), or the refusal that ends it all."""
