@@ -1,23 +1,28 @@
 """The messages handed over on one socket that its client has not confirmed to have read.
 
 The pong that confirms them may come after minutes, or never, and a client chooses how many wait for
-it. So they take few bytes and no task, and all of one socket together a bounded number of bytes.
+it. So they take few bytes and no task, and all of one socket together a bounded number of bytes, or
+those of a single handover, 16 for each of its messages.
 """
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from struct import Struct
 from sys import getsizeof
 from typing import Final
 
 import msgspec
 
 UNCONFIRMED_BYTES_MAX: Final = 6 * 1_024
-"""Of one socket: two batches of 100 messages, or 60 messages one by one."""
-_AGENT_BYTES: Final = 300
-"""Of an agent besides its names."""
-_SLOT_BYTES: Final = 16
-"""Of a handover besides its bytes: its place in a list, and what the allocator rounds up."""
+"""Of one socket, for all agents: three batches of 100 messages, or 120 messages one by one. Agents
+with DIDs as long as may be, of did:webvh, leave room for two batches, or 75 messages."""
+_AGENT_BYTES: Final = 320
+"""Of an agent besides its names and its handovers."""
+_HEAD: Final = Struct(">II")
+"""The number of the ping, and the bytes of what follows, with the command and the ids."""
+_ID_BYTES: Final = 16
 
 
 class Handover(msgspec.Struct, frozen=True):
@@ -33,14 +38,14 @@ class Handover(msgspec.Struct, frozen=True):
     message_ids: Sequence[str]
 
 
-_PACKED: Final = msgspec.msgpack.Decoder(tuple[int, bytes, list[str]])
+_BODY: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes | list[str]])
 
 
 class Unconfirmed:
     """The handovers on one socket, each with the number of the ping that follows it."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], list[bytes]] = {}
+        self._of: dict[tuple[str, str], bytes] = {}
         self._size_bytes = 0
 
     def add(self, handover: Handover, ping: int) -> bool:
@@ -51,12 +56,14 @@ class Unconfirmed:
         """
         did, speaker = handover.did, handover.speaker
         agent = (did, did if speaker == did else speaker)
-        encoded = msgspec.msgpack.encode((ping, handover.command, handover.message_ids))
-        packed = bytes(memoryview(encoded))  # a copy, without the room that it was encoded in
-        size_bytes = _bytes_of(packed) + (0 if agent in self._of else _bytes_of_agent(agent))
+        ids = _compact(handover.message_ids)
+        body = msgspec.msgpack.encode((handover.command, ids))
+        packed = _HEAD.pack(ping, len(body)) + body
+        waiting = self._of.get(agent, b"")
+        size_bytes = len(packed) + (0 if waiting else _bytes_of(agent))
         if self._of and self._size_bytes + size_bytes > UNCONFIRMED_BYTES_MAX:
             return False
-        self._of.setdefault(agent, []).append(packed)
+        self._of[agent] = waiting + packed
         self._size_bytes += size_bytes
         return True
 
@@ -64,21 +71,37 @@ class Unconfirmed:
         """Forget and return the handovers that precede this ping, those of each agent in order."""
         confirmed: list[Handover] = []
         for agent, waiting in [*self._of.items()]:
-            while waiting:
-                number, command, message_ids = _PACKED.decode(waiting[0])
+            at = 0
+            while at < len(waiting):
+                number, body_bytes = _HEAD.unpack_from(waiting, at)
                 if number > ping:
                     break
+                start, at = at + _HEAD.size, at + _HEAD.size + body_bytes
+                command, ids = _BODY.decode(waiting[start:at])
+                message_ids = _ids_of(ids) if isinstance(ids, bytes) else ids
                 confirmed.append(Handover(*agent, command, message_ids))
-                self._size_bytes -= _bytes_of(waiting.pop(0))
-            if not waiting:
+            self._size_bytes -= at
+            if at < len(waiting):
+                self._of[agent] = waiting[at:]
+            else:
                 del self._of[agent]
-                self._size_bytes -= _bytes_of_agent(agent)
+                self._size_bytes -= _bytes_of(agent)
         return confirmed
 
 
-def _bytes_of(packed: bytes) -> int:
-    return getsizeof(packed) + _SLOT_BYTES
+def _compact(message_ids: Sequence[str]) -> bytes | Sequence[str]:
+    """The bits of ids that are as the mediator makes them (``actors.host.clock``), else the ids."""
+    try:
+        bits = b"".join(urlsafe_b64decode(message_id + "==") for message_id in message_ids)
+    except ValueError:
+        return message_ids
+    return bits if _ids_of(bits) == [*message_ids] else message_ids
 
 
-def _bytes_of_agent(agent: tuple[str, str]) -> int:
+def _ids_of(bits: bytes) -> list[str]:
+    parts = (bits[at : at + _ID_BYTES] for at in range(0, len(bits), _ID_BYTES))
+    return [urlsafe_b64encode(part)[:-2].decode() for part in parts]
+
+
+def _bytes_of(agent: tuple[str, str]) -> int:
     return _AGENT_BYTES + sum(map(getsizeof, {*agent}))

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from actors.core.nonces import SENDERS_MAX
 from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
+from actors.host.clock import new_id
 from actors.host.question_threads import THREADS
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
@@ -223,13 +224,12 @@ class HandingOver:
     """Each message to the mediator is a request for messages of its sender, and these are there."""
 
     def __init__(self, messages: int) -> None:
-        self._numbers, self._messages = itertools.count(), messages
+        self._ids = [new_id() for _ in range(messages)]
 
     async def receive(self, body: bytes, _: InboundSocket) -> ReceivedMessage:
         request = request_of(message("messagepickup/1.0/batch-pickup"))
         request = replace(request, sender=replace(request.sender, did=body.decode()))
-        ids = [f"{next(self._numbers):022}" for _ in range(self._messages)]
-        return ReceivedMessage(b"", request, Outcome(handed_over=ids))
+        return ReceivedMessage(b"", request, Outcome(handed_over=self._ids))
 
     def handled(self, size_bytes: int) -> None:
         """As the client of the socket: nothing counts its bodies."""

@@ -313,6 +313,23 @@ async def test_what_waits_for_pongs_on_a_socket_is_bounded_and_the_rest_is_offer
     assert bob.texts(await bob.wallet.batch(1, LONG_MS)) == ["two"]
 
 
+async def test_a_hundred_messages_taken_one_by_one_are_removed_by_the_last_pong(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    texts = numbered(100)
+    await network.write(bob, *texts)
+    async with network.socket(autoping=False) as socket:
+        noop = sealed(bob.connection, PICKUP + "noop", **routed())
+        for text in texts:
+            await socket.raw.send_bytes(noop)
+            assert bob.read(await socket.data()) == text
+            assert (await socket.raw.receive(WAIT_S)).type is WSMsgType.PING
+        await socket.raw.pong(b"%d" % len(texts))
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.pickup1_status()).message_count:
+                pass
+
+
 async def test_who_reads_slowly_removes_what_it_has_read_although_the_lease_is_over(
     network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
 ) -> None:
