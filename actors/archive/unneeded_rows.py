@@ -11,7 +11,8 @@ A message's row never stays when the row that removed the message leaves. The fi
 of a stream never leave, nor do the seals that a new owner reads for its nonces.
 
 What a stream can lose follows from its rows alone. So a stream without a row after the part that
-was pruned before has lost all it could, and is not planned again.
+was pruned before has lost all it could, and is not planned again: what the rules of that time kept,
+but those of today do not, stays until the stream has a new row.
 
 Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and some 150 bytes
 for each stream with rows after that part.

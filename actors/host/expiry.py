@@ -146,15 +146,15 @@ class Expiry:
     def _work(self) -> None:
         wait_s = self._pace.look_s
         while not self._ended.wait(wait_s):
+            wait_s = self._pace.look_s
             try:
-                wait_s = self._pace.pause_s if self.step() else self._pace.look_s
+                if self.step():
+                    wait_s = self._pace.pause_s
                 self._on_look()
             except (LogError, TimeoutError) as error:
                 _LOG.warning("search for expired items failed: %s", reason(error))
-                wait_s = self._pace.look_s
             except Exception:  # noqa: BLE001 - the host serves all the same
                 _LOG.exception("search for expired items failed")
-                wait_s = self._pace.look_s
 
 
 def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:

@@ -21,7 +21,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable, LogUnusable, NotComparable
+from eventstore.log.errors import LogFull, LogUnavailable, LogUnusable, NotComparable
 from eventstore.log.event_log import (
     BYTES_ANY,
     ChangedRow,
@@ -31,7 +31,7 @@ from eventstore.log.event_log import (
     StoredRecord,
 )
 from eventstore.log.events import Event
-from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.log.session import DiskFull, LogSession, Store, StoredPosting
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
@@ -112,7 +112,8 @@ class PostgresStore(Store):
         except BaseException as error:
             self._connections.close()
             if isinstance(error, EventSourcingError):
-                kind = LogUnusable if needs_correction(error.__cause__) else LogUnavailable
+                kind = LogFull if isinstance(error, DiskFull) else LogUnavailable
+                kind = LogUnusable if needs_correction(error.__cause__) else kind
                 raise kind(f"PostgreSQL: {error}") from error
             raise
         self.recorder: ApplicationRecorder = PostgresRecorder(self._connections)

@@ -33,7 +33,7 @@ from eventstore.log.event_log import (
     StoredRecord,
 )
 from eventstore.log.events import BatchSealed, Event
-from eventstore.log.session import FileDamaged, LogSession, Store, StoredPosting
+from eventstore.log.session import DiskFull, FileDamaged, LogSession, Store, StoredPosting
 from eventstore.log.streams import STREAM_BYTES
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
@@ -112,7 +112,8 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
     except (OSError, sqlite3.Error, OperationalError) as error:
         if isinstance(error, FileDamaged) or is_damage(error):
             raise LogDamaged(f"{path}: {error}") from error
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in _FULL:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        if isinstance(error, DiskFull) or code in _FULL:
             raise LogFull(f"{path}: {error}") from error
         raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 

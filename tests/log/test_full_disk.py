@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from eventstore.log.batch import batch_bytes
 from eventstore.log.codec import encode
-from eventstore.log.errors import NoRoom
+from eventstore.log.errors import LogFull, NoRoom
 from eventstore.log.event_log import EventLog
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
@@ -21,7 +23,20 @@ from tests.log.raw_sql import run_sql
 _NO_ROOM = (
     "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END'"
 )
+_KIB = 1_024
 _REFUSES = "CREATE TRIGGER no_room BEFORE INSERT ON stored_events EXECUTE FUNCTION no_room()"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not permitted")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def refused_bytes(log: EventLog) -> tuple[int, int]:
@@ -45,6 +60,14 @@ def test_a_full_disk_of_sqlite_is_named_with_what_it_did_not_take(tmp_path: Path
             cursor.execute(f"PRAGMA max_page_count = {pages}")
         size_bytes, said_bytes = refused_bytes(log)
     assert said_bytes == size_bytes > 2**17
+
+
+@pytest.mark.parametrize("free_kib", [24, 40, 64, 96])
+def test_a_disk_without_room_for_a_new_log_is_named(tiny_disk: Path, free_kib: int) -> None:
+    """How far the making of its tables comes decides who notices: SQLite, or the library."""
+    (tiny_disk / "others").write_bytes(bytes((256 - free_kib) * _KIB))
+    with pytest.raises(LogFull):
+        open_log(f"sqlite:{tiny_disk}/log.db")
 
 
 @pytest.mark.postgres

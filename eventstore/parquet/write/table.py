@@ -173,12 +173,14 @@ class TableWriter:
         if before is not None and complete_until_ms is None:
             complete = (before.complete_position, before.complete_until_ms)
         is_marked = before is not None and before.version == said.version
+        is_due = not is_marked and _is_checkpoint_due(said)
+        checkpoint = before.checkpoint if before and is_marked else said.checkpoint
         mark = EndMark(
             format=FORMAT,
             schema=SCHEMA_VERSION,
             version=said.version,
             commit=catalog.commit,
-            checkpoint=before.checkpoint if before and is_marked else self._checkpoint(said),
+            checkpoint=self._checkpoint(said.version) if is_due else checkpoint,
             position=said.position,
             complete_position=complete[0],
             complete_until_ms=complete[1],
@@ -186,6 +188,9 @@ class TableWriter:
         )
         written, content = signed(mark, self._signer.sign)
         self._place.write(END, content)
+        if is_due:  # now that a checkpoint is signed which stands for the commits that go
+            with write_errors(self._place):
+                self._opened(said.version).cleanup_metadata()
         return replace(catalog, mark=written)
 
     def check_newest(self, catalog: Catalog) -> None:
@@ -287,16 +292,13 @@ class TableWriter:
         self._table = None
         return replace(catalog, version=said, commit=commit)
 
-    def _checkpoint(self, said: TableVersion) -> dict[str, str]:
-        """The newest checkpoint's files with SHA-256; make one if it is due."""
-        if not _is_checkpoint_due(said):
-            return said.checkpoint
-        table = self._opened(said.version)
+    def _checkpoint(self, version: int) -> dict[str, str]:
+        """Make a checkpoint of a version; return its files with SHA-256."""
+        table = self._opened(version)
         self._place.check()
         with write_errors(self._place):
             table.create_checkpoint()
-            table.cleanup_metadata()
-        names = (f"{said.version:020d}.checkpoint.parquet", "_last_checkpoint")
+        names = (f"{version:020d}.checkpoint.parquet", "_last_checkpoint")
         for name in names:
             self._place.sync(f"{TABLE_LOG}/{name}")
         return {
