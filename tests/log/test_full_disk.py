@@ -32,7 +32,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 256 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounting a tmpfs is not permitted")
     yield disk
