@@ -165,6 +165,9 @@ class Accounts:
             self._remember(sender.did, account)
             return None
         refusal = _refusal(rotation, sender, prior_did, found)
+        if refusal is Refusal.NOT_SPEAKING:
+            # If an earlier copy named the sender and was refused, its release may have failed.
+            await self._unname_new(sender.did, account, command)
         if refusal is not None:
             return refusal
         # A rotation stores as much as a new account, and another DID costs only a key.

@@ -309,7 +309,7 @@ class Inbound:
         if not (is_looked_up or isinstance(handled, Refusal)) and self._accounts.is_moved(sender):
             found = await self._accounts.of(sender, command)
             if isinstance(found, Refusal):
-                handled = found
+                handled = found if handled[1].refused else handled
             elif found.did != handled[0].sender.did:
                 # The sender turned out to speak for another DID's account: repeat for that account.
                 # If it does not, another message of the sender began the lookup.

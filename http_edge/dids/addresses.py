@@ -42,7 +42,6 @@ _AWAY: Final = frozenset(
         _RTN_UNICAST,
         *(-errno.ENETUNREACH, -errno.EHOSTUNREACH),
         *(-errno.EINVAL, -errno.EACCES),  # a route that drops or refuses all
-        -errno.EOPNOTSUPP,  # a kernel without IPv6
     }
 )
 _ADDRESSES_MAX: Final = 16
@@ -88,9 +87,11 @@ def is_own(address: str) -> bool:
     way: so what keeps this from being found out lets no one past.
     """
     try:
-        return _route_type(ip_address(address).packed) not in _AWAY
+        route = _route_type(ip_address(address).packed)
     except OSError:
         return True
+    has_no_ipv6 = ":" in address and route == -errno.EOPNOTSUPP
+    return route not in _AWAY and not has_no_ipv6
 
 
 def _route_type(address: bytes) -> int:

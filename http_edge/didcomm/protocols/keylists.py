@@ -4,10 +4,11 @@ A key is claimed before it enters the keylist, and released after it has left. E
 number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
 with its number, so a key in the keylist always has an owner. A refused update releases only claims
 of keys that were not the owner's before: the keylist may have the others by an earlier claim. A
-change that breaks off between the two steps, or is refused beside another, leaves at worst a
-claimed key that is not in the keylist; its owner heals this by adding the key again. A release
-without an answer is repeated for twenty minutes, unless this process ends before. For as long the
-keys of a removal without an answer are looked for in the keylist, and released once they have left.
+change that breaks off between the two steps, or is refused beside another or after one without an
+answer, leaves at worst a claimed key that is not in the keylist; its owner heals this by adding the
+key again. A release without an answer is repeated for twenty minutes, unless this process ends
+before. For as long the keys of a removal without an answer are looked for in the keylist, and
+released once they have left.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
 """Pauses before a release without an answer, or the one after such a removal, is tried again: from
 the loss of a node, over the restart of a database, to a short maintenance."""
 _UNRELEASED_MAX: Final = 10_000
-"""Keys whose release is to be repeated, about 200 bytes each; further ones stay claimed."""
+"""Keys whose release is to be repeated, about 300 bytes each; further ones stay claimed."""
 _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
 """Refusals after which the command may have been carried out, or may be later."""
 
@@ -92,7 +93,8 @@ class Keylists:
     def __init__(self, identities: Identities, *, keys_max: int) -> None:
         self._identities = identities
         self._keys_max = keys_max
-        self._unreleased = 0
+        self._unreleased = set[tuple[str, ClaimedKey]]()
+        """The owners and claims whose release is to be repeated."""
         self._releasing = Tasks()
 
     def stop(self) -> None:
@@ -131,15 +133,14 @@ class Keylists:
         claims = _Claims(self._identities, owner, command)
         made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)
-        over = await claims.update(made, gone, changed)
+        over, unsure = await claims.update(made, gone, changed)
         # By the short form of its DID, which does not contain its document, the sender is known
         # only through the owner of that name (``unknown_dids``), whatever is forwarded to it.
         own = {name for name in wanted.held if is_short(name)}
         over = [claimed for claimed in over if claimed.key not in own]
         held_by = dict(zip(known.keys, known.claims, strict=False))  # an earlier build says none
-        failed = [key for key in gone if key in changed.failed and key not in own]
-        unsure = [ClaimedKey(key, held_by[key]) for key in failed if key in held_by]
-        await self._release(claims, over, unsure)
+        perhaps = [ClaimedKey(k, held_by[k]) for k in unsure if k in held_by and k not in own]
+        await self._release(claims, over, perhaps)
         return changed
 
     async def enrol(
@@ -192,18 +193,19 @@ class Keylists:
             await self._release(claims, keys[start : start + _RELEASES_AT_ONCE])
 
     async def _release(
-        self, claims: _Claims, keys: Sequence[ClaimedKey], unsure: Sequence[ClaimedKey] = ()
+        self, claims: _Claims, keys: Sequence[ClaimedKey], perhaps: Sequence[ClaimedKey] = ()
     ) -> None:
         """Release claims; repeat later what was not answered, as far as there is room.
 
-        ``unsure`` are keys that the keylist had by these claims, and may have no longer.
+        ``perhaps`` are keys that the keylist had by these claims, and may have no longer.
         """
-        left = [*await claims.release(keys), *unsure]
-        left = left[: _UNRELEASED_MAX - self._unreleased]
-        if not left:
-            return
-        self._unreleased += len(left)
-        _ = self._releasing.run(self._release_later(claims, left), Context())
+        owner, later = claims.owner, [*await claims.release(keys), *perhaps]
+        left = [claimed for claimed in later if (owner, claimed) not in self._unreleased]
+        left = left[: _UNRELEASED_MAX - len(self._unreleased)]
+        for start in range(0, len(left), _RELEASES_AT_ONCE):
+            some = left[start : start + _RELEASES_AT_ONCE]
+            self._unreleased.update((owner, claimed) for claimed in some)
+            _ = self._releasing.run(self._release_later(claims, some), Context())
 
     async def _release_later(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
         left = keys
@@ -214,7 +216,7 @@ class Keylists:
                 if not left:
                     return
         finally:
-            self._unreleased -= len(keys)
+            self._unreleased.difference_update((claims.owner, claimed) for claimed in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,25 +365,31 @@ class _Claims:
 
     async def update(
         self, made: Mapping[str, KeyClaim], remove: Sequence[str], changed: Changed
-    ) -> Sequence[ClaimedKey]:
-        """Add claimed keys and remove others in one step; return the claims to be released now."""
+    ) -> tuple[Sequence[ClaimedKey], Sequence[str]]:
+        """Add claimed keys and remove others in one step.
+
+        Return the claims to be released now, and the keys that may have been removed: it is not
+        known.
+        """
         if not made and not remove:
-            return []
+            return [], []
         add = [ClaimedKey(key, claim.number) for key, claim in made.items()]
         update = UpdateKeylist(add, list(remove))
         done = await self._ask(self.owner, update, KeylistChanged)
         if not isinstance(done, Refusal):
-            return done.removed
+            return done.removed, []
         # A claim of a key that was the owner's before has replaced one by which another request may
         # have added the key meanwhile: released, the key would be in the keylist without an owner.
         new = [claimed for claimed in add if not made[claimed.key].owned_before]
         if done is Refusal.QUOTA_EXCEEDED and add:
             # Another change came in between. The adds fail together; still make the removals.
             changed.failed.update(dict.fromkeys(made, "client_error"))
-            return [*new, *await self.update({}, remove, changed)]
+            over, unsure = await self.update({}, remove, changed)
+            return [*new, *over], unsure
         changed.failed.update(dict.fromkeys([*made, *remove], "server_error"))
-        # If the outcome is unknown, the claims stay: the keys may be in the keylist.
-        return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else new
+        if done is Refusal.TEMPORARILY_UNAVAILABLE:
+            return [], remove  # the claims stay: the keys may be in the keylist
+        return new, []
 
     async def _ask(
         self, target: str, question: Command, reply: type[_R], *, by_mediator: bool = False

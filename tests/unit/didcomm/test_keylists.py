@@ -311,6 +311,27 @@ async def test_a_key_whose_removal_had_no_answer_is_free_if_it_was_removed(
         assert await lists.change(keys.did_key(BOB), COMMAND, add) == Changed({name: False})
 
 
+async def test_only_a_removal_whose_outcome_is_unknown_is_looked_at_again_and_only_once(
+    tmp_path: Path,
+) -> None:
+    owner, name = keys.did_key(ALICE), keys.base58(FIRST)
+    unknown = Refusal.TEMPORARILY_UNAVAILABLE
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        lists = Keylists(agents, keys_max=10)
+        await agents.connect(ALICE)
+        await agents.ask(owner, GrantMediation(), COMMAND, Done)
+        await lists.change(owner, COMMAND, KeyChanges([name], [], NO_KEYS))
+        before, waiting = asyncio.all_tasks(), []
+        for refusal in (Refusal.INSUFFICIENT_STORAGE, unknown, unknown):
+            agents.refused[UpdateKeylist] = refusal
+            changed = await lists.change(owner, COMMAND, KeyChanges([], [name], NO_KEYS))
+            assert changed == Changed({name: True}, {name: "server_error"})
+            waiting.append(asyncio.all_tasks() - before)
+        assert [len(tasks) for tasks in waiting] == [0, 1, 1]
+        lists.stop()
+        await asyncio.wait(waiting[-1])
+
+
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
         lists = Keylists(agents, keys_max=10)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from actors.core.commands import QueryConnection
+from actors.core.commands import FindAccount, QueryConnection
 from actors.core.refusals import Refusal
 from http_edge.didcomm.protocols.keylists import KeyChanges
 from tests.unit.didcomm.accounts import COMMAND, NEW_PEER, NEWER, OLD, SAID, Mediator, mediator_of
@@ -64,3 +65,21 @@ async def test_a_rotation_that_the_end_of_its_account_comes_before_leaves_its_di
         assert done is Refusal.NOT_CONNECTED
     assert [await speaks_for(mediator, did) for did in (prior, new)] == [OLD, ""]
     assert await mediator.keylists.enrol(new, COMMAND, SAID, [new]) is None
+
+
+async def test_a_did_whose_release_had_no_answer_is_free_once_its_rotation_comes_again(
+    mediator: Mediator,
+) -> None:
+    name = NEW_PEER.name
+    with ExitStack() as afterwards:
+
+        async def overtaken() -> None:
+            assert await mediator.rotate(NEWER, OLD) is None
+            afterwards.enter_context(mediator.agents.cut_off(FindAccount, is_lost=False))
+
+        mediator.agents.before_answer[QueryConnection] = overtaken
+        assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING
+    assert await speaks_for(mediator, name) == OLD
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING
+    assert await speaks_for(mediator, name) == ""
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
