@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -137,6 +137,24 @@ async def mediated() -> Stepped:
     return identities
 
 
+async def in_turns(
+    identities: Stepped, lists: Keylists, schedule: str, changes: Mapping[str, KeyChanges]
+) -> None:
+    """Make changes step by step in this order, break them off, and look for the key's owner."""
+    tasks = [
+        identities.start(name, lists.change(OWNER, COMMAND, wanted))
+        for name, wanted in changes.items()
+    ]
+    await asyncio.sleep(0)
+    for name in schedule:
+        await identities.step(name)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if KEY in identities.states[OWNER].keylist:
+        assert identities.states[key_target(KEY)].owner_did == OWNER, schedule
+
+
 @pytest.mark.parametrize("first", [ADD, REMOVE, ADD_AND_REMOVE], ids=["add", "remove", "both"])
 @pytest.mark.parametrize("second", [ADD, REMOVE, ADD_AND_REMOVE], ids=["add", "remove", "both"])
 @pytest.mark.parametrize("was_there", [False, True], ids=["absent", "present"])
@@ -151,19 +169,7 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
             for _ in range(STEPS_MAX):
                 await identities.step("before")
             await before
-        tasks = [
-            identities.start(name, lists.change(OWNER, COMMAND, wanted))
-            for name, wanted in (("a", first), ("b", second))
-        ]
-        await asyncio.sleep(0)
-        for name in schedule:
-            await identities.step(name)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        key = identities.states.get(key_target(KEY), Identity())
-        if KEY in identities.states[OWNER].keylist:
-            assert key.owner_did == OWNER, schedule
+        await in_turns(identities, lists, schedule, {"a": first, "b": second})
 
 
 @pytest.mark.parametrize(
@@ -176,16 +182,7 @@ async def test_a_key_keeps_its_owner_although_an_update_at_the_same_time_is_refu
         identities = await mediated()
         identities.refused["b"] = why
         lists = Keylists(identities, keys_max=10)
-        tasks = [identities.start(name, lists.change(OWNER, COMMAND, ADD)) for name in "ab"]
-        await asyncio.sleep(0)
-        for name in schedule:
-            await identities.step(name)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        key = identities.states.get(key_target(KEY), Identity())
-        if KEY in identities.states[OWNER].keylist:
-            assert key.owner_did == OWNER, schedule
+        await in_turns(identities, lists, schedule, {"a": ADD, "b": ADD})
 
 
 @pytest.mark.parametrize("second", [ADD, REMOVE], ids=["add", "remove"])
