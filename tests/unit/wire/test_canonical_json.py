@@ -75,8 +75,8 @@ def test_an_empty_object_beside_a_fraction_costs_few_more_steps_than_an_empty_ar
             canonical([0.5, *[each] * 1_000])
         return counted[0]
 
-    # Python 3.12 inlines the list of an empty array, and not that of an object.
-    assert calls({}) <= calls([]) + 1_010
+    # The look at its values is a call, and Python 3.12 inlines the list of an empty array alone.
+    assert calls({}) <= calls([]) + 2_010
 
 
 @given(st.integers(0, 2**64 - 1))
