@@ -2,13 +2,15 @@
 
 A key is claimed before it enters the keylist, and released after it has left. Every claim has a
 number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
-with its number, so a key in the keylist always has an owner. A refused update releases only claims
-of keys that were not the owner's before: the keylist may have the others by an earlier claim. A
-change that breaks off between the two steps, or is refused beside another or after one without an
-answer, leaves at worst a claimed key that is not in the keylist; its owner heals this by adding the
-key again. A release without an answer is repeated for twenty minutes, unless this process ends
-before. For as long the keys of a removal without an answer are looked for in the keylist, and
-released once they have left.
+with its number, so of two changes at once none leaves a key in the keylist without an owner. (Three
+can: the first claims a key, the second adds it by a later claim, the third removes it, and then the
+first adds it by a claim that is no more. Remove the key, and add it again.) A refused update
+releases only claims of keys that were not the owner's before: the keylist may have the others by an
+earlier claim. A change that breaks off between the two steps, or is refused beside another or after
+one without an answer, leaves at worst a claimed key that is not in the keylist; its owner heals
+this by adding the key again. A release without an answer is repeated for twenty minutes, unless
+this process ends before. For as long the keys of a removal without an answer are looked for in the
+keylist, and released once they have left.
 """
 
 from __future__ import annotations
