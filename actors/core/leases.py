@@ -2,13 +2,14 @@
 
 A lease keeps a message from being handed out to two sessions at a time; it is no promise. If a host
 restarts and loses this table, unacknowledged messages are offered again, as at the end of any
-lease. Only an event in the log removes a message.
+lease. Only an event in the log removes a message. So a table that is full ends leases early.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from sys import getsizeof
 from typing import Final
 
 import msgspec
@@ -18,6 +19,10 @@ HELD_BACK: Final = "held back"
 
 LEASE_MS_MAX: Final = 3_600_000
 """No setting allows a longer lease."""
+
+PLACES_MAX: Final = 49_152
+"""Places for the leases of one host, of up to 320 bytes each: a lease takes one, and an identity
+that has any takes three, and more if its DID is long."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +35,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 _NONE: Final[Mapping[str, Lease]] = {}
 _LEFT_MAX: Final = 64
 """Times without leases that a heap keeps besides one for each identity that has leases."""
+_EMPTY_BYTES: Final = getsizeof({"": 0})
+_SPARSE_BYTES: Final = 128
+"""Of a table for each of its leases, above which most of its room is that of former leases."""
 
 
 class Leases:
@@ -37,6 +45,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, Lease]] = {}
+        self._places = 0
         self._looks: dict[str, int] = {}
         """When to look for ended leases of an identity that has any: no later than its first end
         (Unix ms)."""
@@ -54,7 +63,11 @@ class Leases:
     def take(self, did: str) -> Mapping[str, Lease]:
         """End all leases of an identity and return them for another host."""
         self._looks.pop(did, None)
-        return self._held.pop(did, _NONE)
+        held = self._held.pop(did, None)
+        if held is None:
+            return _NONE
+        self._places -= len(held) + _places_of(did)
+        return held
 
     def put(self, did: str, taken: Mapping[str, Lease], now_ms: int) -> None:
         """Continue leases that another host has handed over; its clock may be ahead by years."""
@@ -65,10 +78,16 @@ class Leases:
 
     def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
         """Lease messages, replacing the leases that they already have."""
+        if did not in self._held:
+            self._places += _places_of(did)
         held = self._held.setdefault(did, {})
+        before = len(held)
         held.update((message_id, lease) for message_id in message_ids)
+        self._places += len(held) - before
         if lease.until_ms < self._looks.get(did, lease.until_ms + 1):
             self._look_at(did, lease.until_ms)
+        if self._places > PLACES_MAX:
+            self._make_room()
 
     def set_back(self, back_ms: int) -> None:
         """Have all leases last as long as before after the clock was set back by ``back_ms``."""
@@ -82,10 +101,11 @@ class Leases:
         """End the leases of messages that are removed or were not handed out after all."""
         held = self._held.get(did)
         if held is not None:
-            for message_id in message_ids:
-                held.pop(message_id, None)
+            self._places -= sum(held.pop(i, None) is not None for i in message_ids)
             if not held:
                 self.take(did)
+            elif getsizeof(held) > _EMPTY_BYTES + _SPARSE_BYTES * len(held):
+                self._held[did] = dict(held)
 
     def release(self, did: str, session: str) -> bool:
         """End the leases of a session; were there any?"""
@@ -119,6 +139,25 @@ class Leases:
                 self._look_at(did, min(lease.until_ms for lease in held.values()))
         return expired
 
+    def _make_room(self) -> None:
+        """End leases until half of all places are free, first of the identities with the most.
+
+        Requests get at once what is free again. Live sessions are notified only with the end of the
+        lease that ends first, which stays: those that acknowledge nothing would fill the table
+        again at once. Of too many identities some keep none, and wait for their next wake-up.
+        """
+        most = [(-len(held), self._looks[did], did) for did, held in self._held.items()]
+        heapq.heapify(most)
+        while self._places > PLACES_MAX // 2:
+            count, ends_ms, did = heapq.heappop(most)
+            held = self._held[did]
+            if count == -1:
+                self.take(did)
+                continue
+            first = min(held, key=lambda message_id: held[message_id].until_ms)
+            self.end(did, held.keys() - {first})
+            heapq.heappush(most, (-1, ends_ms, did))
+
     def _look_at(self, did: str, at_ms: int) -> None:
         self._looks[did] = at_ms
         heapq.heappush(self._due, (at_ms, did))
@@ -129,3 +168,8 @@ class Leases:
     def _tidy(self) -> None:
         self._due = [(at_ms, did) for did, at_ms in self._looks.items()]
         heapq.heapify(self._due)
+
+
+def _places_of(did: str) -> int:
+    """The places that an identity takes besides those of its leases."""
+    return 3 + len(did) // 128

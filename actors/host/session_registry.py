@@ -47,6 +47,8 @@ _ABOUT_SESSIONS: Final = frozenset(
     }
 )
 """The commands that ``follow`` handles; most commands are not among them."""
+_FORMER_MAX: Final = 1_024
+"""Former identities whose partitions are kept besides one for each with sessions or leases."""
 
 
 class _Part(msgspec.Struct, array_like=True):
@@ -94,13 +96,14 @@ class SessionRegistry:
         self.sessions = Sessions()
         self.leases = Leases()
         self._partitions: dict[str, str] = {}
+        self._partitions_max = _FORMER_MAX
         self._offered_again: set[str] = set()
         self._expected: dict[str, int] = {}
 
     def lease(self, submission: Submission, leasing: Leasing) -> None:
         """Lease messages at once: the next command of the batch must not hand them out too."""
         did, command = submission.target_did, submission.command
-        self._partitions[did] = submission.partition
+        self._place(submission)
         self.leases.grant(did, leasing.message_ids, leasing.lease)
         if type(command) is DeliverMessages and not command.live:
             self.sessions.note_fetched(did, leasing.message_ids)
@@ -162,13 +165,13 @@ class SessionRegistry:
             return
         match command:
             case OpenSession():
-                self._partitions[did] = submission.partition
+                self._place(submission)
                 self.sessions.open(did, command.edge)
             case Listen():
-                self._partitions[did] = submission.partition
+                self._place(submission)
                 self._listen(did, command)
             case StartLive() if isinstance(reply, QueueState):
-                self._partitions[did] = submission.partition
+                self._place(submission)
                 self._ask_live(did, command, reply.version)
             case EndLive():
                 self.sessions.end_live(did, command.session)
@@ -230,11 +233,7 @@ class SessionRegistry:
         Also forget which identities were expected until ``now_ms`` at most.
         """
         self._expected = {did: until for did, until in self._expected.items() if until > now_ms}
-        self._partitions = {
-            did: partition
-            for did, partition in self._partitions.items()
-            if self.sessions.knows(did) or self.leases.of(did)
-        }
+        self._forget_former()
 
     def hand_over(self, ids: Mapping[str, str]) -> bytes:
         """Hand over the sessions and leases of partitions; ``ids`` are their session ids."""
@@ -288,6 +287,20 @@ class SessionRegistry:
 
     def _dids(self, names: Collection[str]) -> list[str]:
         return [did for did, partition in self._partitions.items() if partition in names]
+
+    def _place(self, submission: Submission) -> None:
+        """Note the partition of an identity that is about to have a session or leases."""
+        if len(self._partitions) >= self._partitions_max:
+            self._forget_former()
+        self._partitions[submission.target_did] = submission.partition
+
+    def _forget_former(self) -> None:
+        self._partitions = {
+            did: partition
+            for did, partition in self._partitions.items()
+            if self.sessions.knows(did) or self.leases.of(did)
+        }
+        self._partitions_max = _FORMER_MAX + 2 * len(self._partitions)
 
     def _listen(self, did: str, command: Listen) -> None:
         self.sessions.open(did, command.edge)

@@ -16,10 +16,13 @@ import yaml
 from msgspec.structs import replace
 from typing_extensions import override
 
+from actors.core.decision import Leasing
+from actors.core.leases import PLACES_MAX, Lease
 from actors.core.nonces import SENDERS_MAX
 from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
 from actors.host.clock import new_id
 from actors.host.question_threads import THREADS
+from actors.host.session_registry import SessionRegistry
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
 from actors.host.writer import UNANSWERED_BYTES_MAX
@@ -36,6 +39,7 @@ from http_edge.didcomm.protocols.protocol import Outcome
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
 from tests.tidy.modules import ROOT
+from tests.unit.actors.given import NOW_MS, delivery, unclaimed
 from tests.unit.didcomm.requests import message, request_of
 from tests.unit.didcomm.test_pump import Frames
 
@@ -60,6 +64,9 @@ COUNTED_SENDER_BYTES: Final = 300
 """Of a sender for whom nonces are counted, ``SENDERS_MAX`` in each shard that is crowded."""
 REMEMBERED_BYTES: Final = 330
 """Of a message that a live mode remembers: its id, and its part of a set that is nearly sparse."""
+LEASE_PLACE_BYTES: Final = 320
+"""Of a lease of its own session, with its part of a table that is nearly sparse; three such places
+are for what its identity takes, and each DID of 128 characters takes one more."""
 WORK_BYTES: Final = 10 * KIB
 """At most of one unit of work (``actors.core.cost``)."""
 UNPROVEN_NONCE_BYTES: Final = 150
@@ -143,6 +150,7 @@ def of_host(settings: Settings) -> list[Row]:
     transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
     remembered = REMEMBERED_MAX * REMEMBERED_BYTES
+    leases = PLACES_MAX * LEASE_PLACE_BYTES
     readers = THREADS["read"]
     return [
         ("host: itself", "", 0, 160 * MIB),
@@ -150,6 +158,7 @@ def of_host(settings: Settings) -> list[Row]:
         ("host: nonces of 64 shards", "`nonces_per_shard_max`", nonces, nonces),
         ("host: nonces without effect", "`unproven_nonces_max`", junk, junk),
         ("host: messages fetched beside live mode", "", remembered, remembered),
+        ("host: leases", "", leases, leases),
         (
             "host: a transaction and its pages",
             "`transaction_work_max`, `queue_bytes_max`, `pages_bytes_max`",
@@ -305,6 +314,40 @@ def test_what_live_modes_remember_is_within_its_bytes(of_each: int) -> None:
     finally:
         tracemalloc.stop()
     assert held_bytes <= REMEMBERED_MAX * REMEMBERED_BYTES
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("identities", "of_each", "kept", "did_chars"),
+    [
+        (2 * PLACES_MAX, 1, 0, 56),
+        (PLACES_MAX // 2, 1, 1, 56),
+        (PLACES_MAX // 12, 1, 1, DID_CHARS_MAX),
+        (PLACES_MAX // 66, 100, 100, 56),
+        (PLACES_MAX // 210, 1_000, 200, 56),
+    ],
+)
+def test_what_a_host_keeps_of_leases_is_within_its_bytes(
+    identities: int, of_each: int, kept: int, did_chars: int
+) -> None:
+    """Each lease is of another session, and then some of the messages are removed."""
+    registry, request = SessionRegistry(), unclaimed("", delivery())
+    tracemalloc.start()
+    try:
+        for number in range(identities):
+            ids, name = [new_id() for _ in range(of_each)], f"did:key:{number:06}"
+            for some in (ids[:1], ids[1:]):
+                did = name.ljust(did_chars, "x")  # each command brings one of its own
+                one = replace(request, target_did=did, partition=f"shard-{number % SHARDS}")
+                for message_id in some:
+                    ends = Lease(new_id(), NOW_MS + number % 1_000)
+                    registry.lease(one, Leasing([message_id], ends))
+            registry.leases.end(name.ljust(did_chars, "x"), ids[kept:])
+        registry.set_back(1)
+        _, held_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes <= PLACES_MAX * LEASE_PLACE_BYTES
 
 
 def size(text: str) -> int:
