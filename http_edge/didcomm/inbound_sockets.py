@@ -34,7 +34,7 @@ from http_edge.didcomm.protocols.protocol import (
     hand_over,
 )
 from http_edge.didcomm.rejections import reason_of
-from http_edge.didcomm.unconfirmed import Handover, Unconfirmed
+from http_edge.didcomm.unconfirmed import Handover, Shared, Unconfirmed
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
@@ -65,6 +65,8 @@ class SocketDependencies(msgspec.Struct, frozen=True):
     hub: Hub
     waiting: Waiting
     new_id: NewId
+    shared: Shared = msgspec.field(default_factory=Shared)
+    """The bytes beyond those of each for what their clients have not confirmed."""
 
 
 class _Peer:
@@ -179,7 +181,7 @@ class InboundSocket(InboundTransport):
         self._ponged = 0
         self._is_alive = True
         self._beats_missed = 0
-        self._unconfirmed = Unconfirmed()
+        self._unconfirmed = Unconfirmed(dependencies.shared)
         self.is_in_use = False
         """Has a message been accepted on this socket?"""
 
@@ -241,6 +243,7 @@ class InboundSocket(InboundTransport):
         for did, peer in self._peers.items():
             peer.stop()
             self._dependencies.hub.drop(did, peer)
+        self._unconfirmed.clear()
         await asyncio.gather(*self._tasks, self._release_all(), return_exceptions=True)
 
     async def _release_all(self) -> None:

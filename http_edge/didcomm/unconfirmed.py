@@ -2,7 +2,8 @@
 
 The pong that confirms them may come after minutes, or never, and a client chooses how many wait for
 it. So they take few bytes and no task, and all of one socket together a bounded number of bytes, or
-those of a single handover, 16 for each of its messages.
+those of a single handover, 16 for each of its messages. A client on a long line that requests batch
+after batch before it has read the first takes more, of bytes that all sockets share.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ import msgspec
 UNCONFIRMED_BYTES_MAX: Final = 6 * 1_024
 """Of one socket, for all agents: three batches of 100 messages, or 120 messages one by one. Agents
 with DIDs as long as may be, of did:webvh, leave room for two batches, or 75 messages."""
+SHARED_BYTES: Final = 4 * 1_024 * 1_024
+"""Of all sockets of an edge together, beyond those of each: 2,500 batches."""
+_PART: Final = 128
+"""Of the shared bytes that are left, a socket has one part: at first 32 KiB, enough for all that an
+agent may be handed, 1,000 messages by default."""
+_BATCH_MIN: Final = 10
+"""Of a handover that may take shared bytes: each is a removal of its own, and one pong may confirm
+all of a socket at once."""
 _AGENT_BYTES: Final = 320
 """Of an agent besides its names and its handovers."""
 _HEAD: Final = Struct(">II")
@@ -41,18 +50,26 @@ class Handover(msgspec.Struct, frozen=True):
 _BODY: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes | list[str]])
 
 
+class Shared:
+    """The bytes that the sockets of an edge take beyond their own."""
+
+    taken_bytes = 0
+
+
 class Unconfirmed:
     """The handovers on one socket, each with the number of the ping that follows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._of: dict[tuple[str, str], bytes] = {}
         self._size_bytes = 0
+        self._shared = shared
 
     def add(self, handover: Handover, ping: int) -> bool:
         """Remember a handover; no ping so far has a higher number.
 
         False if there is no room: its messages stay leased and are offered again. One handover of
-        any size has room, or a client with large batches would get the same one for ever.
+        any size has room, or a client with large batches would get the same one for ever. Beyond
+        its own bytes a socket has a small part of the shared ones that are left, for batches alone.
         """
         did, speaker = handover.did, handover.speaker
         agent = (did, did if speaker == did else speaker)
@@ -61,10 +78,13 @@ class Unconfirmed:
         packed = _HEAD.pack(ping, len(body)) + body
         waiting = self._of.get(agent, b"")
         size_bytes = len(packed) + (0 if waiting else _bytes_of(agent))
-        if self._of and self._size_bytes + size_bytes > UNCONFIRMED_BYTES_MAX:
+        more_bytes = self._beyond_bytes(size_bytes) if self._of else 0
+        left_bytes = SHARED_BYTES - self._shared.taken_bytes
+        is_batch = len(handover.message_ids) >= _BATCH_MIN
+        if more_bytes and (not is_batch or more_bytes > left_bytes / _PART):
             return False
         self._of[agent] = waiting + packed
-        self._size_bytes += size_bytes
+        self._grow(size_bytes)
         return True
 
     def confirm(self, ping: int) -> list[Handover]:
@@ -80,13 +100,26 @@ class Unconfirmed:
                 command, ids = _BODY.decode(waiting[start:at])
                 message_ids = _ids_of(ids) if isinstance(ids, bytes) else ids
                 confirmed.append(Handover(*agent, command, message_ids))
-            self._size_bytes -= at
+            self._grow(-at)
             if at < len(waiting):
                 self._of[agent] = waiting[at:]
             else:
                 del self._of[agent]
-                self._size_bytes -= _bytes_of(agent)
+                self._grow(-_bytes_of(agent))
         return confirmed
+
+    def clear(self) -> None:
+        """Forget all handovers, because the socket is gone."""
+        self._grow(-self._size_bytes)
+        self._of.clear()
+
+    def _grow(self, more_bytes: int) -> None:
+        self._shared.taken_bytes += self._beyond_bytes(more_bytes) - self._beyond_bytes()
+        self._size_bytes += more_bytes
+
+    def _beyond_bytes(self, more_bytes: int = 0) -> int:
+        """The bytes of the shared ones that the socket has, or would have with so many more."""
+        return max(0, self._size_bytes + more_bytes - UNCONFIRMED_BYTES_MAX)
 
 
 def _compact(message_ids: Sequence[str]) -> bytes | Sequence[str]:

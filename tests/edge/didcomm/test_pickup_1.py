@@ -298,6 +298,7 @@ async def test_what_waits_for_pongs_on_a_socket_is_bounded_and_the_rest_is_offer
     network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unconfirmed, "UNCONFIRMED_BYTES_MAX", 1)
+    monkeypatch.setattr(unconfirmed, "SHARED_BYTES", 0)
     await network.write(bob, "one", "two")
     async with network.socket(autoping=False) as socket:
         noop = sealed(bob.connection, PICKUP + "noop", **routed())
@@ -325,6 +326,26 @@ async def test_a_hundred_messages_taken_one_by_one_are_removed_by_the_last_pong(
             assert bob.read(await socket.data()) == text
             assert (await socket.raw.receive(WAIT_S)).type is WSMsgType.PING
         await socket.raw.pong(b"%d" % len(texts))
+        async with asyncio.timeout(WAIT_S):
+            while (await bob.wallet.pickup1_status()).message_count:
+                pass
+
+
+async def test_batches_that_were_requested_before_one_was_read_are_removed_by_the_last_pong(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    batches = 9  # of short ids; of usual ones a fourth is beyond what each socket has room for
+    texts = numbered(100 * batches)
+    await network.write(bob, *texts)
+    async with network.socket(autoping=False) as socket:
+        request = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=100, **routed())
+        for _ in range(batches):
+            await socket.raw.send_bytes(request)
+        for _ in range(batches):
+            batch = opened(bob.connection, await socket.data())
+            assert len(batch["messages~attach"]) == 100
+            assert (await socket.raw.receive(WAIT_S)).type is WSMsgType.PING
+        await socket.raw.pong(b"%d" % batches)
         async with asyncio.timeout(WAIT_S):
             while (await bob.wallet.pickup1_status()).message_count:
                 pass
