@@ -57,6 +57,18 @@ def to_flat(message: Json) -> Json:
     return flat
 
 
+def delivered_in(message: Json | bytes) -> dict[str, Json]:
+    """The messages in a delivery of pickup 2.0 or later, by their ids; empty for all else."""
+    if isinstance(message, bytes):
+        return {}
+    kind, attached = read_type(message.get("@type")), message.get("~attach")
+    if kind is None or kind.name != "delivery" or not isinstance(attached, list):
+        return {}
+    objects = [one for one in attached if isinstance(one, dict)]
+    found = {one["@id"]: one for one in objects if isinstance(one.get("@id"), str)}
+    return found if len(found) == len(attached) else {}
+
+
 _ROUTES: Final = ("return_route", "return_route_thread")
 
 

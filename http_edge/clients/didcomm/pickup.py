@@ -203,8 +203,9 @@ class Live(SpeaksPickup):
     """A socket in live mode: iterate over arriving messages, acknowledge them, or send requests.
 
     Messages that waited before are not pushed: ``fetch`` them. Acknowledge each message with
-    ``received``; otherwise it comes again. A copy that came before the acknowledgement is dropped:
-    the mediator pushes again what lies here, unread, for longer than its lease.
+    ``received``; otherwise it comes again. A copy that came before the acknowledgement is dropped,
+    and at once (``Socket``) while the message itself waits to be received: the mediator pushes
+    again what lies here, unread, for longer than its lease.
     """
 
     def __init__(

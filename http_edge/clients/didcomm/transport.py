@@ -10,9 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 import aiohttp
+import orjson
 
 from http_edge.clients.didcomm.connection import MediatorConnection, Received
 from http_edge.clients.didcomm.errors import (
@@ -24,7 +25,7 @@ from http_edge.clients.didcomm.errors import (
     UnexpectedAnswer,
     WalletError,
 )
-from http_edge.clients.didcomm.flat_messages import member
+from http_edge.clients.didcomm.flat_messages import delivered_in, member
 from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
@@ -197,6 +198,8 @@ class Socket:
         self.taken = 0
         """Messages that were received."""
         self._unreceived_bytes = 0
+        self._unreceived_ids: set[str] = set()
+        """Of the messages in deliveries that wait."""
         self._arrived = asyncio.Event()
         self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
         self._raw: list[asyncio.Future[Received | None]] = []
@@ -355,6 +358,7 @@ class Socket:
         del self._inbox[number]
         self.taken += 1
         self._unreceived_bytes -= size_bytes
+        self._unreceived_ids.difference_update(delivered_in(received))
         if ping is not None and not self._note_ping(number, ping):
             self._due = ping
             if self._ponging is None or self._ponging.done():
@@ -382,7 +386,20 @@ class Socket:
             self._arrived.set()
 
     def _keep(self, received: Received, size_bytes: int) -> None:
-        """Keep a message until it is received. Raises: ConnectionLost."""
+        """Keep a message until it is received, without those of a delivery that wait already.
+
+        The mediator pushes again what a slow program has not acknowledged at the end of its lease.
+
+        Raises: ConnectionLost.
+        """
+        found = delivered_in(received)
+        if copies := found.keys() & self._unreceived_ids:
+            new = [one for message_id, one in found.items() if message_id not in copies]
+            if not new:
+                return
+            received = {**cast("Json", received), "~attach": new}
+            size_bytes -= sum(len(orjson.dumps(found[one])) for one in copies)
+        self._unreceived_ids.update(found)
         if self._unreceived_bytes + size_bytes > UNRECEIVED_BYTES_MAX:
             reason = f"more than {UNRECEIVED_BYTES_MAX} bytes wait to be received"
             raise ConnectionLost(reason, self.websocket.close_code)

@@ -21,6 +21,7 @@ from http_edge.clients.didcomm import (
     Status,
     UnexpectedAnswer,
     Wallet,
+    transport,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
@@ -145,14 +146,17 @@ async def test_a_live_socket_gives_deliveries_and_raw_envelopes(
         assert (await live.received(["a", "b"])).message_count == 0
 
 
+def pushed_by(request: Json, *deliveries: Answer) -> list[Said]:
+    """These deliveries, which are no answers to the request."""
+    return [said for one in deliveries for said in one({**request, "@id": "other"})]
+
+
 def live_with(mediator: ScriptedMediator, *deliveries: Answer) -> None:
     """Have live mode turned on, and these pushed at once."""
     on = {"message_count": 0, "live_delivery": True}
 
     def turned_on(request: Json) -> list[Said]:
-        unsolicited = {**request, "@id": "other"}
-        pushed = [said for one in deliveries for said in one(unsolicited)]
-        return [in_thread(request, "status", **on), *pushed]
+        return [in_thread(request, "status", **on), *pushed_by(request, *deliveries)]
 
     protocol, _, _ = LIVE.rpartition("/")
     for one in (protocol, PICKUP_4.protocol):
@@ -165,15 +169,37 @@ async def test_a_copy_that_came_before_its_acknowledgement_is_not_handed_out(
 ) -> None:
     """It is pushed again at the end of each lease; else a slow program handles little else."""
     wallet.pickup = pickup
-    live_with(mediator, delivery("a", "b"), delivery("a", "b"), delivery("a"), delivery("b", "c"))
-    mediator.answer(f"{pickup.protocol}/status-request", status(3))
+    live_with(mediator, delivery("a", "b"))
+    copies = [delivery("a", "b"), delivery("a"), delivery("b", "c")]
+    mediator.answer(
+        f"{pickup.protocol}/status-request",
+        lambda request: [*pushed_by(request, *copies), *status(3)(request)],
+    )
     mediator.answer(RECEIVED, status(2), status(1))
     async with wallet.live() as live:
-        await live.status()  # so all copies are here
         assert [one.id for one in await live.next()] == ["a", "b"]
+        await live.status()  # so all copies are here
         await live.acknowledge(["a"])
         assert [one.id for one in await live.next()] == ["b"], "not acknowledged yet"
         await live.acknowledge(["b"])
+        assert [one.id for one in await live.next()] == ["c"]
+
+
+@pytest.mark.parametrize("pickup", [PICKUP_2, PICKUP_4], ids=["answered", "not answered"])
+async def test_copies_of_what_waits_to_be_received_take_no_room(
+    wallet: Wallet,
+    mediator: ScriptedMediator,
+    monkeypatch: pytest.MonkeyPatch,
+    pickup: PickupVersion,
+) -> None:
+    """A program that takes hours for what is here has its socket to the end."""
+    monkeypatch.setattr(transport, "UNRECEIVED_BYTES_MAX", 8 * 1024)
+    wallet.pickup = pickup
+    live_with(mediator, delivery("a", "b"), *[delivery("b", "a")] * 20, delivery("b", "c"))
+    mediator.answer(f"{pickup.protocol}/status-request", status(3))
+    async with wallet.live() as live:
+        await live.status()  # so all are here
+        assert [one.id for one in await live.next()] == ["a", "b"]
         assert [one.id for one in await live.next()] == ["c"]
 
 
@@ -183,10 +209,9 @@ async def test_a_message_that_comes_after_its_acknowledgement_is_handed_out_agai
     """Its acknowledgement may have been refused."""
     wallet.pickup = PICKUP_4
     live_with(mediator, delivery("a"))
-    again = delivery("a")
     mediator.answer(
         f"{PICKUP_4.protocol}/status-request",
-        lambda request: [*again({**request, "@id": "other"}), *status(1)(request)],
+        lambda request: [*pushed_by(request, delivery("a")), *status(1)(request)],
     )
     async with wallet.live() as live:
         assert [one.id for one in await live.next()] == ["a"]
