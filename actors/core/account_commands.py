@@ -133,7 +133,7 @@ class ClaimKey(CommandBase, frozen=True):
 class ReleaseKey(CommandBase, frozen=True):
     """Give up a key if ``claim`` is its newest and the owner's; the target is as in ``ClaimKey``.
 
-    An older claim ends nothing: the key has been claimed again since.
+    An older claim ends nothing and is refused, KEY_TAKEN: the owner has claimed the key again.
     """
 
     owner_did: str

@@ -127,18 +127,20 @@ def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> D
     return Accepted(KeyClaim(state.version + 1, former_did, owned_before), [claimed])
 
 
-def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
-    """Release the key from its owner, if this claim is its newest."""
-    if (state.owner_did, state.claim) != (command.owner_did, command.claim):
+def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Decision:
+    """Release the key from its owner by the newest claim; ``KEY_TAKEN``: the owner has a newer."""
+    if state.owner_did != command.owner_did:
         return Accepted(Done())
+    if state.claim != command.claim:
+        return Refusal.KEY_TAKEN
     key = context.target.partition(":")[2]
     return Accepted(Done(), [KeyReleased(at_ms=context.now_ms, command=context.command, key=key)])
 
 
 def find_owner(state: Identity, _command: FindKeyOwner, _context: DecisionContext) -> Decision:
-    """Answer who owns the key."""
+    """Answer who owns the key, and by which claim."""
     owner = _left(state.owner_did)
-    return Accepted(KeyOwner(owner)) if owner else Refusal.KEY_UNKNOWN
+    return Accepted(KeyOwner(owner, state.claim)) if owner else Refusal.KEY_UNKNOWN
 
 
 def _left(did: str) -> str:

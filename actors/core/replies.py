@@ -127,9 +127,10 @@ class Connected(_Reply, frozen=True):
 
 
 class KeyOwner(_Reply, frozen=True):
-    """The owner of a key."""
+    """The owner of a key, and the number of its newest claim; 0 from a host of an earlier build."""
 
     owner_did: str
+    claim: int = 0
 
 
 class KeyClaim(_Reply, frozen=True):

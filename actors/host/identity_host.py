@@ -361,8 +361,8 @@ class IdentityHost:
     def _hand_over_keys(self, did: str, keys: Sequence[ClaimedKey]) -> None:
         """Have the connected edge that reported last release these keys.
 
-        Without such an edge, or if it is killed meanwhile, the ended account keeps the claims until
-        the holder of each key claims it.
+        Without such an edge, or if it is killed meanwhile, the ended account keeps each claim until
+        another account claims the key.
         """
         for edge in list(self._sockets)[-1:]:
             for start in range(0, len(keys), _KEYS_AT_ONCE):

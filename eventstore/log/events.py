@@ -322,7 +322,8 @@ class KeylistUpdated(Event, frozen=True, kw_only=True):
     A DID appears by its short name (coordinate-mediation 2.0).
 
     ``claims`` are the numbers of the claims of ``added``: the versions of ``KeyClaimed`` in the
-    streams of the keys. A key may be added again, with a later claim.
+    streams of the keys, less one if the key was its owner's before, so that no release ends such a
+    claim. A key may be added again, with a later claim.
     """
 
     added: Annotated[list[str], ExportColumn("keys_added"), NAME]

@@ -53,8 +53,8 @@ class ErasedAccounts:
     async def let_go(self, did: str, command: bytes, step: Erased) -> None:
         """Release the keys and the speakers that this step of an identity's erasure found.
 
-        If the release is cut short, a key can still be claimed by the agent that holds it, and a
-        speaker is released with its next message.
+        If the release is cut short, a key is released some time after another account has claimed
+        it, and a speaker with its next message.
         """
         if step.keys:
             await self._keylists.release(did, command, step.keys)
@@ -186,8 +186,8 @@ class Accounts:
     async def end(self, rotation: DidRotation, command: bytes) -> Refusal | None:
         """End the account of a DID that was given up for none; a repetition changes nothing.
 
-        If the answer of the account is lost, its names stay claimed: they are released if the
-        account begins anew, adds them and removes them, or go to who proves to hold their keys.
+        If the answer of the account is lost, its names stay claimed. Each goes to who proves to
+        hold its key, and is free some time after another account has claimed it (``keylists``).
         """
         prior = await self._prior(rotation, [], command)
         if isinstance(prior, Refusal):

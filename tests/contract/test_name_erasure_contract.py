@@ -306,7 +306,7 @@ def test_a_key_called_by_the_name_of_who_was_erased_stays_its_owners(
     assert GONE.encode() in claimed_key.state
     log.save_snapshots([])
     again = Mediator(open_another(), name="again")
-    assert run(again.host, unclaimed(f"key:{GONE}", FindKeyOwner())) == [KeyOwner(STAYS)]
+    assert run(again.host, unclaimed(f"key:{GONE}", FindKeyOwner())) == [KeyOwner(STAYS, 1)]
     (known,) = run(again.host, unclaimed(STAYS, CheckKeys([GONE])))
     assert isinstance(known, KeysKnown)
     assert known.keys == [GONE]

@@ -156,7 +156,7 @@ def test_a_key_that_another_holds_now_keeps_no_name_of_an_erased_former_owner(
     rows = log.read_stream(identity_stream(name))
     assert [GONE.encode() in row.state for row in rows] == [False, False, False]
     assert STAYS.encode() in rows[-1].state
-    assert run(mediator.host, unclaimed(name, FindKeyOwner())) == [KeyOwner(STAYS)]
+    assert run(mediator.host, unclaimed(name, FindKeyOwner())) == [KeyOwner(STAYS, 3)]
 
 
 @pytest.mark.parametrize("back", ["registered", "connected"])

@@ -94,7 +94,7 @@ def let_a_claim_overwrite_another(patch: pytest.MonkeyPatch) -> None:
 def let_any_peer_release_a_key(patch: pytest.MonkeyPatch) -> None:
     release = agents.release_key
 
-    def generous(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
+    def generous(state: Identity, command: ReleaseKey, context: DecisionContext) -> Decision:
         owner = state.owner_did or "none"
         return release(state, ReleaseKey(owner, command.claim), context)
 
@@ -104,7 +104,7 @@ def let_any_peer_release_a_key(patch: pytest.MonkeyPatch) -> None:
 def let_a_late_release_end_a_later_claim(patch: pytest.MonkeyPatch) -> None:
     release = agents.release_key
 
-    def late(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
+    def late(state: Identity, command: ReleaseKey, context: DecisionContext) -> Decision:
         return release(state, _replace(command, claim=state.claim), context)
 
     decide_by(patch, ReleaseKey, late)

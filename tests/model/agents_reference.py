@@ -290,17 +290,17 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
             agent.version += 1
             before, agent.taken_by, agent.claim = agent.taken_by, by, agent.version
             return r.KeyClaim(agent.claim, agent.former, before == by)
-        case c.ReleaseKey(by, claim):
-            if agent.taken_by == by and agent.claim == claim:
-                agent.version += 1
-                agent.taken_by = agent.former = ""
+        case c.ReleaseKey(by, claim) if by == agent.taken_by:
+            if claim != agent.claim:
+                return Refusal.KEY_TAKEN
+            agent.version, agent.taken_by, agent.former = agent.version + 1, "", ""
         case c.FindKeyOwner():
-            return r.KeyOwner(agent.taken_by) if agent.taken_by else Refusal.KEY_UNKNOWN
+            owner = r.KeyOwner(agent.taken_by, agent.claim)
+            return owner if owner.owner_did else Refusal.KEY_UNKNOWN
         case c.PurgeQueue():
-            count = len(agent.messages)
-            agent.remove([m.message_id for m in agent.messages], now_ms)
-            return r.Purged(count)
-        case c.ReleaseLeases():
+            agent.remove(gone := [m.message_id for m in agent.messages], now_ms)
+            return r.Purged(len(gone))
+        case c.ReleaseKey() | c.ReleaseLeases():
             pass
         case _:
             return None

@@ -1,24 +1,26 @@
 """Changes of a keylist; each involves two owners, the identity's and the key's (RFC 0211).
 
 A key is claimed before it enters the keylist, and released after it has left. Every claim has a
-number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
-with its number, so of two changes at once none leaves a key in the keylist without an owner. (Three
-can: the first claims a key, the second adds it by a later claim, the third removes it, and then the
-first adds it by a claim that is no more. Remove the key, and add it again.) A refused update
-releases only claims of keys that were not the owner's before: the keylist may have the others by an
-earlier claim. A change that breaks off between the two steps, or is refused beside another or after
-one without an answer, leaves at worst a claimed key that is not in the keylist; its owner heals
-this by adding the key again. A release without an answer is repeated for twenty minutes, unless
-this process ends before. For as long the keys of a removal without an answer are looked for in the
-keylist, and released once they have left.
+number, which the keylist keeps, and a release ends only the newest claim. Of a key that was its
+owner's before, another request may have an earlier claim, and add the key by it at any time: the
+keylist keeps a number of such a key that no release ends. So in whatever order the commands of an
+account's requests arrive, and wherever one breaks off, a key in its keylist has an owner.
+
+What can be left is a claimed key that its owner's keylist does not have. Where a release meets a
+newer claim, an addition has no answer, or another account claims such a key, the newest claim is
+released after a pause that requests under way do not outlast, unless the key is in the keylist then
+or has been claimed again. A release without an answer is repeated for twenty minutes; for as long
+the keys of a removal without an answer are looked for in the keylist, and released once they have
+left. If this process ends before, the next claim of another account begins it anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -56,7 +58,10 @@ _FEW: Final = 16
 """Changes of one message that need no turn of their own: 2 ms of CPU at an edge, and at a host."""
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
-_AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
+_SETTLED_AFTER_S: Final = (60, 240, 960)
+"""Pauses before a claim that may be left over is released, and again. Within the first one, a
+request that has claimed its key has added it: edges and hosts that hang longer are ended."""
+_AGAIN_AFTER_S: Final = (1, 4, 15, *_SETTLED_AFTER_S)
 """Pauses before a release without an answer, or the one after such a removal, is tried again: from
 the loss of a node, over the restart of a database, to a short maintenance."""
 _UNRELEASED_MAX: Final = 10_000
@@ -132,7 +137,7 @@ class Keylists:
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
         charge_keys(len(new) + len(gone) + len(brief))
-        claims = _Claims(self._identities, owner, command)
+        claims = self._claims(owner, command)
         made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)
         over, unsure = await claims.update(made, gone, changed)
@@ -142,6 +147,8 @@ class Keylists:
         over = [claimed for claimed in over if claimed.key not in own]
         held_by = dict(zip(known.keys, known.claims, strict=False))  # an earlier build says none
         perhaps = [ClaimedKey(k, held_by[k]) for k in unsure if k in held_by and k not in own]
+        added = [ClaimedKey(k, made[k].number) for k in unsure if k in made and k not in own]
+        claims.settle(claims, added)  # not at once: the update may still be carried out
         await self._release(claims, over, perhaps)
         return changed
 
@@ -177,20 +184,19 @@ class Keylists:
         """
         claims: list[ClaimedKey] = []
         for name in names:
-            of_owner = _Claims(self._identities, owner, command, speaker_did)
-            claim = await of_owner.claim_held(name)
+            claim = await self._claims(owner, command, speaker_did).claim_held(name)
             if isinstance(claim, Refusal):
                 return claim
-            claims.append(ClaimedKey(name, claim.number))
+            claims.append(_entry(name, claim))
         return claims
 
     async def release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
         """Release the claims of a keylist that no longer exists.
 
-        If this process ends before all is released, the owner keeps some claims, but loses each to
-        an account that proves to hold the key.
+        If this process ends before all is released, each further key is released some time after
+        another account has claimed it.
         """
-        claims = _Claims(self._identities, owner, command)
+        claims = self._claims(owner, command)
         for start in range(0, len(keys), _RELEASES_AT_ONCE):
             await self._release(claims, keys[start : start + _RELEASES_AT_ONCE])
 
@@ -201,18 +207,29 @@ class Keylists:
 
         ``perhaps`` are keys that the keylist had by these claims, and may have no longer.
         """
-        owner, later = claims.owner, [*await claims.release(keys), *perhaps]
-        left = [claimed for claimed in later if (owner, claimed) not in self._unreleased]
+        self._release_later(claims, [*await claims.release(keys), *perhaps], _AGAIN_AFTER_S)
+
+    def _claims(self, owner: str, command: bytes, speaker_did: str = "") -> _Claims:
+        settle = partial(self._release_later, after_s=_SETTLED_AFTER_S)
+        return _Claims(self._identities, owner, command, settle, speaker_did)
+
+    def _release_later(
+        self, claims: _Claims, keys: Sequence[ClaimedKey], after_s: Sequence[float]
+    ) -> None:
+        owner = claims.owner
+        left = [claimed for claimed in keys if (owner, claimed) not in self._unreleased]
         left = left[: _UNRELEASED_MAX - len(self._unreleased)]
         for start in range(0, len(left), _RELEASES_AT_ONCE):
             some = left[start : start + _RELEASES_AT_ONCE]
             self._unreleased.update((owner, claimed) for claimed in some)
-            _ = self._releasing.run(self._release_later(claims, some), Context())
+            _ = self._releasing.run(self._release_after(claims, some, after_s), Context())
 
-    async def _release_later(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
+    async def _release_after(
+        self, claims: _Claims, keys: Sequence[ClaimedKey], after_s: Sequence[float]
+    ) -> None:
         left = keys
         try:
-            for pause_s in _AGAIN_AFTER_S:
+            for pause_s in after_s:
                 await asyncio.sleep(pause_s)
                 left = await claims.release_gone(left)
                 if not left:
@@ -221,16 +238,26 @@ class Keylists:
             self._unreleased.difference_update((claims.owner, claimed) for claimed in keys)
 
 
+def _entry(key: str, claim: KeyClaim) -> ClaimedKey:
+    """Return a claimed key as the keylist keeps it: one that was owned before, by an older number.
+
+    At least 1: a host of an earlier build does not say whether the key was owned before.
+    """
+    return ClaimedKey(key, max(1, claim.number - claim.owned_before))
+
+
 @dataclass(frozen=True, slots=True)
 class _Claims:
     """The claims of ``owner`` on names, for the request with the key ``command`` in the log.
 
+    ``settle`` releases claims of an owner after a pause, unless their keys are in its keylist.
     ``speaker_did`` is a DID that is about to speak for the owner; empty for none.
     """
 
     identities: Identities
     owner: str
     command: bytes
+    settle: Callable[[_Claims, Sequence[ClaimedKey]], None]
     speaker_did: str = ""
 
     async def claim_held(self, name: str) -> KeyClaim | Refusal:
@@ -291,7 +318,10 @@ class _Claims:
         for rival in rivals:
             if (refusal := await self._taken(rival)) is not None:
                 return refusal
-        return await self._ask(key_target(name), ClaimKey(self.owner), KeyClaim)
+        claim = await self._ask(key_target(name), ClaimKey(self.owner), KeyClaim)
+        if claim is Refusal.KEY_TAKEN:
+            await self._taken(name)
+        return claim
 
     async def _taken(self, name: str) -> Refusal | None:
         """Return ``KEY_TAKEN`` if another account has registered a name, None if none has.
@@ -301,20 +331,35 @@ class _Claims:
         found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
         if isinstance(found, Refusal):
             return None if found is Refusal.KEY_UNKNOWN else found
-        return None if found.owner_did == self.owner else Refusal.KEY_TAKEN
+        if found.owner_did == self.owner:
+            return None
+        other = replace(self, owner=found.owner_did)
+        account = await self.identities.find_account(other.owner, self.command, [name])
+        if isinstance(account, Refusal) or name in account.keys:
+            return Refusal.KEY_TAKEN
+        # Its own short DID stays an account's without an entry in the keylist.
+        if not (account.connected and is_short(name)):
+            self.settle(other, [ClaimedKey(name, found.claim)])
+        return Refusal.KEY_TAKEN
 
     async def release(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
-        """Release claims; return those of which it is not known that they are released."""
-        releases = [
-            self._ask(key_target(claimed.key), ReleaseKey(self.owner, claimed.claim), Done)
-            for claimed in keys
-        ]
-        answers = await asyncio.gather(*releases)
-        return [
-            claimed
-            for claimed, answer in zip(keys, answers, strict=True)
-            if isinstance(answer, Refusal)
-        ]
+        """Release claims; return those without an answer."""
+        are_answered = await asyncio.gather(*map(self._release, keys))
+        return [each for each, answered in zip(keys, are_answered, strict=True) if not answered]
+
+    async def _release(self, claimed: ClaimedKey) -> bool:
+        """Release a claim, or have the one released later that has replaced it.
+
+        Return whether there was an answer.
+        """
+        target, release = key_target(claimed.key), ReleaseKey(self.owner, claimed.claim)
+        answer = await self._ask(target, release, Done)
+        if answer is not Refusal.KEY_TAKEN:
+            return not isinstance(answer, Refusal)
+        found = await self._ask(target, FindKeyOwner(), KeyOwner)
+        if isinstance(found, KeyOwner) and found.owner_did == self.owner:
+            self.settle(self, [ClaimedKey(claimed.key, found.claim)])
+        return True
 
     async def release_gone(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
         """Release claims as ``release``, but none of a key that is in the keylist.
@@ -370,28 +415,24 @@ class _Claims:
     ) -> tuple[Sequence[ClaimedKey], Sequence[str]]:
         """Add claimed keys and remove others in one step.
 
-        Return the claims to be released now, and the keys that may have been removed: it is not
-        known.
+        Return the claims to be released now, and the keys that may have been added or removed: it
+        is not known.
         """
         if not made and not remove:
             return [], []
-        add = [ClaimedKey(key, claim.number) for key, claim in made.items()]
+        add = [_entry(key, claim) for key, claim in made.items()]
         update = UpdateKeylist(add, list(remove))
         done = await self._ask(self.owner, update, KeylistChanged)
         if not isinstance(done, Refusal):
             return done.removed, []
-        # A claim of a key that was the owner's before has replaced one by which another request may
-        # have added the key meanwhile: released, the key would be in the keylist without an owner.
-        new = [claimed for claimed in add if not made[claimed.key].owned_before]
         if done is Refusal.QUOTA_EXCEEDED and add:
             # Another change came in between. The adds fail together; still make the removals.
             changed.failed.update(dict.fromkeys(made, "client_error"))
             over, unsure = await self.update({}, remove, changed)
-            return [*new, *over], unsure
-        changed.failed.update(dict.fromkeys([*made, *remove], "server_error"))
-        if done is Refusal.TEMPORARILY_UNAVAILABLE:
-            return [], remove  # the claims stay: the keys may be in the keylist
-        return new, []
+            return [*add, *over], unsure
+        both = [*made, *remove]
+        changed.failed.update(dict.fromkeys(both, "server_error"))
+        return ([], both) if done is Refusal.TEMPORARILY_UNAVAILABLE else (add, [])
 
     async def _ask(
         self, target: str, question: Command, reply: type[_R], *, by_mediator: bool = False

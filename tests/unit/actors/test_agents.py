@@ -135,14 +135,14 @@ def test_one_key_has_one_owner() -> None:
     assert key.do(FindKeyOwner()) is Refusal.KEY_UNKNOWN
     first = KeyClaimed(**BASE, key=KEY, owner_did=ME)
     assert key.do(ClaimKey(ME)) == Accepted(KeyClaim(1, owned_before=False), [first])
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME, 1))
 
 
 def test_a_second_claim_by_another_is_refused() -> None:
     key = Agent(KEY_TARGET)
     key.do(ClaimKey(ME))
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME, 1))
 
 
 def test_a_key_whose_owner_was_erased_is_free_once_that_ones_name_has_left() -> None:
@@ -162,14 +162,14 @@ def test_who_holds_a_key_gets_it_from_another_and_learns_who_that_was() -> None:
     key.do(ClaimKey(OTHER))
     taken = KeyClaimed(**BASE, key=KEY, owner_did=ME)
     assert key.do(ClaimKey(ME, holds_key=True)) == Accepted(KeyClaim(2, OTHER, False), [taken])
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME, 2))
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
     # An owner that is interrupted before the other's keylist is changed learns it again.
     again = key.do(ClaimKey(ME))
     assert isinstance(again, Accepted)
     assert again.reply == KeyClaim(3, OTHER)
     key.do(ReleaseKey(OTHER, 1))
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME, 3))
     key.do(ReleaseKey(ME, 3))
     fresh = key.do(ClaimKey(ME))
     assert isinstance(fresh, Accepted)
@@ -185,7 +185,7 @@ def test_only_its_owner_releases_a_key_and_then_it_is_free() -> None:
     assert key.do(FindKeyOwner()) is Refusal.KEY_UNKNOWN
     assert key.do(ReleaseKey(ME, 1)) == Accepted(Done())
     assert isinstance(key.do(ClaimKey(OTHER)), Accepted)
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(OTHER))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(OTHER, 3))
 
 
 def test_a_late_release_does_not_end_a_later_claim() -> None:
@@ -195,8 +195,8 @@ def test_a_late_release_does_not_end_a_later_claim() -> None:
     assert isinstance(again, Accepted)
     assert again.reply == KeyClaim(2)
     for claim in (1, 3, -1):
-        assert key.do(ReleaseKey(ME, claim)) == Accepted(Done())
-    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+        assert key.do(ReleaseKey(ME, claim)) is Refusal.KEY_TAKEN
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME, 2))
     assert isinstance(key.do(ReleaseKey(ME, 2)), Accepted)
     assert key.do(FindKeyOwner()) is Refusal.KEY_UNKNOWN
 

@@ -37,7 +37,8 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount
 from http_edge.didcomm.envelopes.recipient_names import twins
 from http_edge.didcomm.identities import speak_as
-from http_edge.didcomm.protocols.keylists import KeyChanges
+from http_edge.didcomm.protocols import keylists
+from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.unit.didcomm.accounts import (
     COMMAND,
@@ -442,6 +443,23 @@ async def test_an_end_that_is_cut_off_is_finished_and_its_owner_may_begin_anew(
     assert isinstance(await mediator.ask_as(OLD, OLD), Connected), "the same end again"
     assert isinstance(await mediator.forward(OLD_NAME, b"anew"), EnvelopeQueued)
     assert await mediator.waiting(OLD) == 1
+
+
+async def test_a_key_of_an_account_whose_end_had_no_answer_is_free_after_the_claim_of_another(
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keylists, "_SETTLED_AFTER_S", (0,))
+    other, wanted = STRANGER.name, KeyChanges([OLD_NAME], [], frozenset())
+    await mediator.keylists.enrol(other, COMMAND, SAID, [other])
+    mediator.agents.lost = {EndAccount}
+    assert await mediator.end(OLD) is Refusal.TEMPORARILY_UNAVAILABLE
+    mediator.agents.lost = set()
+    others = asyncio.all_tasks()
+    refused = Changed({OLD_NAME: False}, {OLD_NAME: "client_error"})
+    assert await mediator.keylists.change(other, COMMAND, wanted) == refused
+    await asyncio.gather(*asyncio.all_tasks() - others)
+    assert await mediator.keylists.change(other, COMMAND, wanted) == Changed({OLD_NAME: False})
+    assert await mediator.owner(OLD_NAME) == other
 
 
 async def test_only_who_speaks_for_an_account_ends_it(mediator: Mediator) -> None:

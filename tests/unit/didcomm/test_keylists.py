@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
-from contextvars import ContextVar, copy_context
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import pytest
 
@@ -23,99 +22,19 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.cost import source_key
-from actors.core.decide import decide
-from actors.core.decision import Accepted, DecisionContext
-from actors.core.evolve import evolve
-from actors.core.identity import Identity
-from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, KeyClaim, KeylistChanged, KeyOwner, KeysKnown, Reply
 from actors.core.submissions import Submission
 from http_edge.didcomm.envelopes import keys
-from http_edge.didcomm.identities import Identities, key_target, speak_as
+from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from tests.unit.didcomm.requests import ALICE, BOB, COMMAND, Agents, agents_of, raw_key
+from tests.unit.didcomm.stepped_identities import ADD, KEY, OWNER, REMOVE, Stepped, mediated
 
-OWNER: Final = "did:key:owner"
-KEY: Final = "key"
-ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
-REMOVE: Final = KeyChanges([], [KEY], frozenset())
 ADD_AND_REMOVE: Final = KeyChanges([], [KEY], frozenset([KEY]))
 NO_KEYS: Final[frozenset[str]] = frozenset()
 STEPS_MAX: Final = 4
-_R = TypeVar("_R", bound=Reply)
-_REQUEST: ContextVar[str] = ContextVar("request", default="later")
-
-
-class Stepped(Identities):
-    """The real core without hosts; every question waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, Identity] = {}
-        self.refused: dict[str, Refusal] = {}
-        """Why the keylist refuses the updates of a request, by its name."""
-        self.lost: set[str] = set()
-        """Requests whose updates are carried out without an answer."""
-        self._doors = {"later": asyncio.Semaphore(0)}
-        self._at_doors: set[str] = set()
-        self._requests: dict[str, asyncio.Task[Any]] = {}
-
-    def decide(self, target: str, command: Command) -> Reply | Refusal:
-        """Ask at once."""
-        state = self.states.setdefault(target, Identity())
-        decision = decide(
-            state, command, DecisionContext(target, 1, COMMAND, "id", b"secret", IdentityLimits())
-        )
-        if isinstance(decision, Refusal):
-            return decision
-        assert isinstance(decision, Accepted)
-        for event in decision.events:
-            evolve(state, event)
-        return cast("Reply", decision.reply)
-
-    async def ask(  # noqa: PLR0913 - as it is
-        self,
-        target: str,
-        command: Command,
-        key: bytes,
-        reply: type[_R],
-        *,
-        can_linger: bool = False,
-        by_owner: bool = False,
-        by_mediator: bool = False,
-        adds: bool = False,
-    ) -> _R | Refusal:
-        self._at_doors.add(_REQUEST.get())
-        await self._doors[_REQUEST.get()].acquire()
-        refused = self.refused.get(_REQUEST.get())
-        is_refused = refused is not None and isinstance(command, UpdateKeylist)
-        answer = refused if is_refused else self.decide(target, command)
-        if _REQUEST.get() in self.lost and isinstance(command, UpdateKeylist):
-            answer = Refusal.TEMPORARILY_UNAVAILABLE
-        assert isinstance(answer, Refusal | reply)
-        return answer
-
-    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A request whose questions wait behind an event of its own."""
-        self._doors[name] = asyncio.Semaphore(0)
-        # Tasks that a request starts take its name along.
-        context = copy_context()
-        context.run(_REQUEST.set, name)
-        self._requests[name] = asyncio.create_task(work, context=context)
-        return self._requests[name]
-
-    def follow(self, task: asyncio.Task[Any]) -> None:
-        """Let the questions of a task that no request waits for through as ``later``."""
-        self._requests["later"] = task
-
-    async def step(self, name: str) -> None:
-        """Let one question of a request through, and the request go on to its next."""
-        self._at_doors.discard(name)
-        self._doors[name].release()
-        async with asyncio.timeout(10):
-            while name not in self._at_doors and not self._requests[name].done():  # noqa: ASYNC110 - its tasks
-                await asyncio.sleep(0)
 
 
 def schedules() -> Iterator[str]:
@@ -128,13 +47,6 @@ def schedules() -> Iterator[str]:
                 yield from more(done + name)
 
     return more("")
-
-
-async def mediated() -> Stepped:
-    identities = Stepped()
-    identities.decide(OWNER, Connect(Connection("did:x", "", "", [], "didexchange/1.1", "")))
-    identities.decide(OWNER, GrantMediation())
-    return identities
 
 
 async def in_turns(
@@ -327,6 +239,25 @@ async def test_only_a_removal_whose_outcome_is_unknown_is_looked_at_again_and_on
         assert [len(tasks) for tasks in waiting] == [0, 1, 1]
         lists.stop()
         await asyncio.wait(waiting[-1])
+
+
+async def test_no_claim_of_another_frees_a_key_that_is_registered_or_the_short_did_of_an_account(
+    tmp_path: Path,
+) -> None:
+    owner, own, listed = "did:peer:4zQmOwn", "did:peer:4zQmOwn", keys.base58(FIRST)
+    async with agents_of(tmp_path) as agents:
+        lists = Keylists(agents, keys_max=10)
+        for agent in (owner, keys.did_key(BOB)):
+            said = Connection(agent, "", "", [], "", "")
+            assert await lists.enrol(agent, COMMAND, said, [agent] * (agent == owner)) is None
+        held = KeyChanges([listed], [own], frozenset(), held=frozenset({own}))
+        assert await lists.change(owner, COMMAND, held) == Changed({listed: False, own: True})
+        others = asyncio.all_tasks()
+        wanted = KeyChanges([listed, own], [], NO_KEYS)
+        changed = await lists.change(keys.did_key(BOB), COMMAND, wanted)
+        assert isinstance(changed, Changed)
+        assert changed.failed == {listed: "client_error", own: "client_error"}
+        assert asyncio.all_tasks() == others, "nothing is to be settled"
 
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:

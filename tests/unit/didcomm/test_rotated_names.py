@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, EnvelopeQueued
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
 from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.unit.didcomm.accounts import (
@@ -116,15 +118,18 @@ async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
 
 
 async def test_an_agent_that_ends_without_its_short_did_in_its_keylist_may_begin_anew(
-    mediator: Mediator,
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keylists, "_SETTLED_AFTER_S", (0,))
     name, own = NEW_PEER.name, frozenset({NEW_PEER.name})
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
     await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
     assert await mediator.end(name) is None
     assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
     assert isinstance(await mediator.forward(name), EnvelopeQueued)
+    others = asyncio.all_tasks()
     assert await mediator.end(name, at_s=3_000) is None
+    await asyncio.gather(*asyncio.all_tasks() - others)
     assert await mediator.owner(name) is None
 
 
