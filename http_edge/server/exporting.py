@@ -24,6 +24,7 @@ from eventstore.log.errors import LockedElsewhere, LogError
 from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
+from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
@@ -156,7 +157,7 @@ class ContinuousExport:
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
-        self._erasing_at_s = self._pruning_at_s = self._rewriting_from_s = 0.0
+        self._erasing_at_s = self._pruning_at_s = self._rewriting_from_s = self._step_at_s = 0.0
         self._failed: dict[Rewriting, _Failed] = {}
 
     def run(self, stopping: threading.Event) -> None:
@@ -197,10 +198,20 @@ class ContinuousExport:
             self._reporter.on_log(log.position())
             with exporter_of(self._settings, log, open_place(self._target)) as exporter:
                 while not stopping.is_set():
-                    self._reporter.on_log(log.position())
-                    self._export_next(exporter, stopping)
+                    self._export_next(log, exporter, stopping)
 
-    def _export_next(self, exporter: Exporter, stopping: threading.Event) -> None:
+    def _export_next(self, log: LogReader, exporter: Exporter, stopping: threading.Event) -> None:
+        step = self._step(log, exporter)
+        is_behind = step is not None and step.is_full
+        if not is_behind or time.monotonic() >= self._rewriting_from_s:
+            self._rewrite_due(exporter, partial(self._keep_up, log, exporter))
+        self._fault, self._wait_s = "", _RETRY_S_MIN
+        self._note(step, exporter.catalog)
+        if not is_behind:
+            stopping.wait(self._settings.export.lag_s_max)
+
+    def _step(self, log: LogReader, exporter: Exporter) -> Exported | None:
+        self._reporter.on_log(log.position())
         self._publish(exporter.head_note)
         step = exporter.step()
         self._publish(exporter.head_note)
@@ -208,15 +219,22 @@ class ContinuousExport:
             self._on_step(step)
             self._steps += 1
         is_behind = step is not None and step.is_full
-        if not is_behind or time.monotonic() >= self._rewriting_from_s:
-            self._rewrite_due(exporter)
-        self._fault, self._wait_s = "", _RETRY_S_MIN
-        if step is not None:
-            self._reporter.on_step(step.last)
+        self._step_at_s = time.monotonic()
         if not is_behind:
-            catalog = exporter.catalog
+            self._step_at_s += self._settings.export.lag_s_max
+        return step
+
+    def _note(self, step: Exported | None, catalog: Catalog) -> None:
+        if step is not None:
+            self._reporter.on_step(catalog.last)
+        if step is None or not step.is_full:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
-            stopping.wait(self._settings.export.lag_s_max)
+
+    def _keep_up(self, log: LogReader, exporter: Exporter, *_progress: int) -> None:
+        """Make the next step once it is due: rewriting old files may take hours."""
+        if time.monotonic() >= self._step_at_s:
+            step = self._step(log, exporter)
+            self._note(step, exporter.catalog)
 
     def _purposes(self) -> Iterator[Rewriting]:
         """Yield the purposes for which the settings have files rewritten."""
@@ -226,19 +244,25 @@ class ContinuousExport:
         if self._settings.archive.keep_s:
             yield "pruning"
 
-    def _rewrite_due(self, exporter: Exporter) -> None:
-        """Rewrite files for each purpose that is due; one that fails stays due, and stops none."""
+    def _rewrite_due(self, exporter: Exporter, keep_up: Callable[..., None]) -> None:
+        """Rewrite files for each purpose that is due; one that fails stays due, and stops none.
+
+        ``keep_up`` is called between parts of what has no bound.
+        """
         export, archive = self._settings.export, self._settings.archive
         if self._steps >= export.compact_files_min:
             merge = partial(exporter.compact, files_min=export.compact_files_min)
             if self._has_rewritten("merging", merge):
                 self._steps = 0
         is_erasing_due = export.erased_every_s and time.monotonic() >= self._erasing_at_s
-        if is_erasing_due and self._has_rewritten("erasing", exporter.take_out_erased):
+        if is_erasing_due and self._has_rewritten(
+            "erasing", partial(exporter.take_out_erased, keep_up)
+        ):
             self._erasing_at_s = time.monotonic() + export.erased_every_s
         if archive.keep_s and time.monotonic() >= self._pruning_at_s:
             until_ms = system_clock() - round(archive.keep_s * 1_000)
-            if self._has_rewritten("pruning", partial(exporter.prune, until_ms, not_needed)):
+            prune = partial(exporter.prune, until_ms, not_needed, keep_up)
+            if self._has_rewritten("pruning", prune):
                 self._pruning_at_s = time.monotonic() + archive.prune_every_s
 
     def _has_rewritten(self, purpose: Rewriting, rewrite: Callable[[], object]) -> bool:

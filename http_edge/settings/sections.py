@@ -473,8 +473,8 @@ class Archive(Section):
     removed messages with their history, counts of refusals, old seals. A signed statement in the
     export records the removal; queries as of an earlier time are no longer possible."""
     prune_every_s: float = Field(default=86_400, gt=0, le=31_536_000)
-    """Time between two removals by keep_s. Each reads and rewrites all data of that age. With
-    export.to, an hour after each start, too, if that is sooner."""
+    """Time between two removals by keep_s. Each reads and rewrites all data of that age, while
+    the export goes on. With export.to, an hour after each start, too, if that is sooner."""
     every_s: float = Field(default=3_600, gt=0, le=604_800)
     """Time between two rounds; each round is a process of its own. A round without old rows takes a
     second of CPU."""

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
 from actors.archive.unneeded_rows import ReadRows, not_needed
+from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
-from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import DataFile, Manifest, heads_of
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import DataFile, Manifest, heads_of, is_data
 from eventstore.parquet.rows import log_rows, manifest_tables, read_table
 from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import CheckedPart, check_part
 from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.pruning import Positions
 from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.server import exporting
+from http_edge.server.archive_round import archive_once
+from http_edge.server.export_status import Reporter, Rewriting
+from http_edge.server.exporting import ContinuousExport
+from http_edge.settings.sections import Archive, Export
 from tests.export.forging import with_value
-from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids
+from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids, settings_of
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
 from tests.histories import LIMITS, Crowd, History, random_script
 
@@ -155,6 +165,87 @@ def test_streams_without_new_rows_are_not_planned_again_and_lost_what_they_could
     at_once = plan(lambda: [whole], whole[-1].position, 0)
     left = [row.position for row in whole if row.position not in at_once]
     assert [row.position for row in exported_log(place)] == left
+
+
+def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """Each part reads a file or two; no step removes files of the pruning or is undone by it."""
+    history = played(sqlite_log, 150)
+    read_ids(history)
+    export_all(sqlite_log, place, Bounds(rows_max=20))
+    leave(sqlite_log, place)
+    reads, parts, steps, now_ms = [0], list[int](), list[int](), [system_clock()]
+
+    class Watched(ExportPlace):
+        def read(self, path: str) -> bytes:
+            reads[0] += is_data(path)
+            return super().read(path)
+
+    def go_on() -> None:
+        parts.append(reads[0])
+        history.play(random_script(len(parts), 1))
+        while step := export.step():
+            steps.append(step.last)
+        reads[0] = 0
+
+    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
+        found = plan(read, last, up_to)
+        now_ms[0] += 1_000_000  # now the next step would remove what the merging replaced
+        return found
+
+    watched = Watched(place.filesystem, place.root)
+    times, bounds = ExportTimes(replaced_kept_s=900), Bounds(rows_max=60, bytes_max=BYTES_MAX)
+    with closing(exporter(sqlite_log, watched, bounds, times, lambda: now_ms[0])) as export:
+        end = export.catalog.last
+        assert export.compact(files_min=2) > 0
+        reads[0] = 0
+        assert export.prune(history.now_ms - 200_000, planned, go_on) > 0
+        pruned = export.catalog
+        export.sweep()
+    assert len(parts) > 10
+    assert max(parts) <= 2
+    assert pruned.pruned_up_to < end < steps[-1] == pruned.last == sqlite_log.position()
+    assert findings(place) == []
+
+
+def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = Export(to=str(tmp_path / "export"), lag_s_max=1e-9)
+    archive = Archive(keep_s=1, prune_every_s=1e-9, pause_s=0, rows_age_s_min=0)
+    settings = settings_of(tmp_path / "data", export=export, archive=archive)
+    done, stopping = list[str](), threading.Event()
+
+    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
+        history.play(random_script(5, 20))
+        done.append("planning")
+        found = plan(read, last, up_to)
+        done.append("planned")
+        return found
+
+    def fail(error: Exception) -> None:
+        raise AssertionError from error
+
+    class Stop(Reporter):
+        def on_rewritten(self, purpose: Rewriting) -> None:
+            super().on_rewritten(purpose)
+            if purpose == "pruning":
+                stopping.set()
+
+    with closing(open_log(settings.log_dsn)) as log:
+        log.setting("mediator_did", settings.mediator_did)
+        log.setting("shards", str(settings.shards))
+        history = played(log, 100)
+        archive_once(settings, is_checked=True, prunes=False, clock=lambda: LATER_MS)
+        monkeypatch.setattr(exporting, "not_needed", planned)
+        reporter = Stop(None, lambda: LATER_MS)
+        ContinuousExport(
+            settings, reporter, on_step=lambda _: done.append("step"), on_fault=fail
+        ).run(stopping)
+        assert reporter.figures()["position"] == log.position()
+    assert done == ["planning", "step", "planned"]
+    assert catalog_of(open_place(settings.archive_place), None).pruned_up_to
 
 
 def _whole(place: ExportPlace, rest: Manifest) -> pa.Table:

@@ -128,17 +128,45 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
 
     def noted(*arguments: Any) -> Any:
         done.append(name)
-        return run(*arguments)
+        found = run(*arguments)
+        if len(done) == 3:
+            stopping.set()
+        return found
 
     class StopAfterThree(Reporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
-            if next(rounds) == 3:
+            if next(rounds) == 3 and not is_due:  # else once it was done as often
                 stopping.set()
 
     monkeypatch.setattr(Exporter, name, noted)
     ContinuousExport(settings, StopAfterThree(None, lambda: NOW_MS)).run(stopping)
     assert done == [name] * (3 if is_due else 0)
+
+
+def test_what_is_recorded_while_erased_contents_are_taken_out_is_exported_meanwhile(
+    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing, done, stopping = Growing(log), list[str](), threading.Event()
+    growing.grow()
+    often = {"lag_s_max": 1e-9, "erased_every_s": 1e-9}
+    export = settings.export.model_copy(update=often)
+    take_out = Exporter.take_out_erased
+
+    def noted(exporter: Exporter, *progress: Any) -> Any:
+        growing.grow()
+        taken = take_out(exporter, *progress)
+        done.append("erasing ended")
+        stopping.set()
+        return taken
+
+    monkeypatch.setattr(Exporter, "take_out_erased", noted)
+    ContinuousExport(
+        settings.model_copy(update={"export": export}),
+        Reporter(None, lambda: NOW_MS),
+        on_step=lambda _: done.append("step"),
+    ).run(stopping)
+    assert done == ["step", "step", "erasing ended"]
 
 
 def test_an_idle_export_says_until_when_it_is_complete_as_often_as_the_settings_say(

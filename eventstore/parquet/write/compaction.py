@@ -9,7 +9,7 @@ version continue to read the old files, which ``Exporter.sweep`` removes later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,7 +61,9 @@ class Rewriting(NamedTuple):
     log: LogReader
     signer: Signer
     version: int
-    """The version of the table that will have the new files."""
+    """No earlier version of the table has the new files."""
+    after_part: Callable[[], None] = lambda: None
+    """Called after each part of a work without a bound; an exception from it ends the work."""
 
 
 def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Compacted:

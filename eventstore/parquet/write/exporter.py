@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -281,7 +282,9 @@ class Exporter:
             return GoneNames()
         return GoneNames(work.erased, frozenset(work.nameless))
 
-    def prune(self, until_ms: int, plan: Plan) -> int:
+    def prune(
+        self, until_ms: int, plan: Plan, after_part: Callable[[], None] = lambda: None
+    ) -> int:
         """Remove for ever the unneeded rows recorded by ``until_ms``; return their number.
 
         Rows that are still in the log stay. The pruning is one version; the files that it replaces
@@ -290,21 +293,32 @@ class Exporter:
         Args:
             until_ms: Unix milliseconds.
             plan: finds the rows that nothing needs (``eventstore.parquet.write.pruning``).
+            after_part: called after each part of the work. It may make steps; their errors end it.
 
         Raises as ``step``, and whatever ``plan`` raises.
         """
         self.sweep(self._times.replaced_kept_s)
         statements, seam = self._catalog.statements, seam_position(self._log)
-        old = old_part(self._place, statements, seam=seam, until_ms=until_ms)
+        rewriting = self._rewriting()._replace(after_part=partial(self._between, after_part))
+        old = old_part(rewriting, statements, seam=seam, until_ms=until_ms)
         if old is None:
             return 0
-        require_tiles(self._place, [statement.manifest for statement in old.run])
+        manifests = [statement.manifest for statement in old.run]
+        require_tiles(self._place, manifests, rewriting.after_part)
         at_ms, bounds = self._clock(), self._bounds
-        found = prune(self._rewriting(), old, plan, at_ms=at_ms, bounds=bounds)
+        found = prune(rewriting, old, plan, at_ms=at_ms, bounds=bounds)
         if found is None:
             return 0
         self._replace(found[0], is_change=True)
         return found[1]
+
+    def _between(self, after_part: Callable[[], None]) -> None:
+        """Call ``after_part``, whose steps remove no files: those written here do not count yet."""
+        self._is_certain, self._unswept = True, None
+        try:
+            after_part()
+        finally:
+            self._is_certain = False
 
     def _rewriting(self) -> Rewriting:
         self._is_certain = False
@@ -315,7 +329,8 @@ class Exporter:
 
         ``is_change``: the new files have other rows than those they replace.
         """
-        statements = [s for s in self._catalog.statements if s not in compacted.run]
+        replaced = {statement.manifest.path for statement in compacted.run}
+        statements = [s for s in self._catalog.statements if s.manifest.path not in replaced]
         statements.append(compacted.statement)
         statements.sort(key=lambda statement: statement.manifest.first)
         added, removed = compacted.added, compacted.removed

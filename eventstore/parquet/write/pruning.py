@@ -6,6 +6,9 @@ included, and names files with the rows that stay. One version of the table repl
 by the new ones: before its commit nothing is removed, and after it no removed row counts. So a kill
 at any time leaves a whole export; the next exporter removes files that do not count.
 
+The work has no bound, so it is done in parts: ``Rewriting.after_part`` is called after each file or
+some thousand rows. It may make steps, which add manifests behind the old part.
+
 The caller decides which rows are not needed (``actors.archive.unneeded_rows``).
 
 Memory: the rows that stay of one day, up to the ``Bounds`` and those of one more file.
@@ -70,7 +73,7 @@ class OldPart(NamedTuple):
 
 
 def old_part(
-    place: ExportPlace, statements: Sequence[Statement], *, seam: int, until_ms: int
+    rewriting: Rewriting, statements: Sequence[Statement], *, seam: int, until_ms: int
 ) -> OldPart | None:
     """The first manifests, if their rows have left the log and were recorded by ``until_ms``.
 
@@ -78,7 +81,7 @@ def old_part(
     may have been ahead, and the positions of one manifest have no gap. None if nothing can go.
 
     Args:
-        place: where the export is.
+        rewriting: the place of the export is used, and ``after_part``.
         statements: the export's manifests.
         seam: the position up to which rows have left the log.
         until_ms: Unix milliseconds.
@@ -91,7 +94,8 @@ def old_part(
     for statement in statements:
         if statement.manifest.last > seam or _begins_ms(statement) > until_ms:
             break
-        last_ms = _recorded_ms(place, statement.manifest)
+        last_ms = _recorded_ms(rewriting.place, statement.manifest)
+        rewriting.after_part()
         if last_ms > until_ms:
             break
         run.append(statement)
@@ -119,7 +123,7 @@ def prune(
     last = run[-1].manifest.last
     before = run[0].manifest.pruned
     pruned_up_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
-    leaving = plan(lambda: _rows(rewriting.place, run), last, pruned_up_to)
+    leaving = plan(lambda: _rows(rewriting, run), last, pruned_up_to)
     rows = len(leaving)
     if not rows:
         return None
@@ -154,9 +158,11 @@ def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
     return max(latest) // 1000
 
 
-def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[LogRow]]:
+def _rows(rewriting: Rewriting, run: Sequence[Statement]) -> Iterator[Sequence[LogRow]]:
     for statement in run:
-        yield from manifest_rows(place, statement.manifest)
+        for rows in manifest_rows(rewriting.place, statement.manifest):
+            yield rows
+            rewriting.after_part()
 
 
 def _rest(
@@ -164,15 +170,18 @@ def _rest(
 ) -> Iterator[tuple[DataFile, int]]:
     """Write the rows that stay; yield each file and its number of contents."""
     for day, files in files_by_day(run):
-        for table in _gathered(_stays(rewriting.place, files, leaving), bounds):
+        for table in _gathered(_stays(rewriting, files, leaving), bounds):
             yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
 
 
-def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) -> Iterator[pa.Table]:
+def _stays(
+    rewriting: Rewriting, files: Iterable[DataFile], leaving: Positions
+) -> Iterator[pa.Table]:
     for file in files:
-        table = read_table(place, file)
+        table = read_table(rewriting.place, file)
         stays = [position not in leaving for position in table["position"].to_pylist()]
         yield table.filter(pa.array(stays, pa.bool_()))
+        rewriting.after_part()
 
 
 def _gathered(tables: Iterable[pa.Table], bounds: Bounds) -> Iterator[pa.Table]:

@@ -9,7 +9,7 @@ tiles of removed seals on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from eventstore.log.tiles import (
@@ -38,8 +38,12 @@ from eventstore.parquet.tree import (
 )
 
 
-def require_tiles(place: ExportPlace, old: Sequence[Manifest]) -> None:
+def require_tiles(
+    place: ExportPlace, old: Sequence[Manifest], after_part: Callable[[], None]
+) -> None:
     """Refuse an export whose tiles lack seals of these first manifests, unless pruned before.
+
+    ``after_part`` is called after each tile that is read.
 
     Raises:
         ExportDamaged: the tiles do not give the tree that the last manifest names.
@@ -55,6 +59,7 @@ def require_tiles(place: ExportPlace, old: Sequence[Manifest]) -> None:
         if tree is not None and tile.level == 0 and begin + tile.hashes > tree.size:
             hashes = hashes_in(read_tile(place, tile))
             tree, _ = tree.extended(hashes[max(0, tree.size - begin) :])
+            after_part()
     if tree is None or tree_said(tree) != said:
         why = "changed tiles; no rows are removed, because only tiles would have their seals then"
         raise ExportDamaged(f"{TREE}/tile", Damage.CHANGED, why)
