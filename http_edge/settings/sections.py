@@ -343,8 +343,8 @@ class Outbound(Section):
     """Endpoints whose response times one edge process remembers, about 400 bytes each. A forgotten
     endpoint counts as new."""
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
-    """Agents with deliveries pending that one edge process tracks. If there are more, each sweep
-    replaces up to a hundredth of those that wait for their next try or turn by the next others."""
+    """Agents with deliveries pending that one edge process tracks. Of more, each sweep tries the
+    next in place of a tenth of them at most that failed, or of a hundredth that wait if few did."""
     sweep_s: float = Field(default=10, gt=0, le=3_600)
     """Time between two searches for messages that should be in delivery and are not, as after a
     restart."""

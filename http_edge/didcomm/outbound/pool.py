@@ -18,8 +18,12 @@ from http_edge.didcomm.outbound.worker import DeliveryQueue, DeliveryWorker
 
 _LOG = logging.getLogger(__name__)
 _SHARE: Final = 100
-"""A sweep stops one in so many workers at most for the agents that it found. A new worker tries at
-once, with short pauses at first, and each try at an endpoint that fails is rows in the log."""
+"""A sweep stops one in so many workers at most for the agents that it found, whatever they wait
+for: there are places for some deliveries to slow endpoints, and it may be a place."""
+_FAILED_SHARE: Final = 10
+"""But one in so many if these have failed, so that ten times as many agents as workers have a try
+within a quarter of an hour. A new worker tries once, then after the longest pause: each try at an
+endpoint that fails is rows in the log."""
 FindQueues: TypeAlias = Callable[[int, WaitingQueue | None], Awaitable[Sequence[WaitingQueue]]]
 """Returns up to so many queues with messages for endpoints, oldest first, after one of them."""
 
@@ -73,20 +77,19 @@ class DeliveryWorkers:
     def found_waiting(self, dids: Sequence[str]) -> int:
         """Start or wake workers for agents with waiting messages, in order; return for how many.
 
-        If there are too many workers, a share of them is stopped for these, as in ``wake``; none
-        while workers wait for their queries: these have not begun yet.
+        If there are too many workers, a share of them is stopped for these, as in ``wake``, first
+        those that have failed; none while workers wait for their queries: these have not begun yet.
         """
-        share = max(1, self._queue.settings.agents_max // _SHARE)
-        stops = 0 if self._queue.querying.locked() else share
+        stoppable = iter(() if self._queue.querying.locked() else self._stoppable())
         workers = [self._agents.get(did) for did in dids]  # one that is stopped here stays so
         for reached, (did, worker) in enumerate(zip(dids, workers, strict=True)):
             if worker is not None:
                 worker.wake()
             elif self._has_room():
                 self._start(did)
-            elif stops and self._stop_one_that_waits():
-                stops -= 1
-                self._start(did)
+            elif (stopped := next(stoppable, None)) is not None:
+                self._stop(stopped)
+                self._start(did, is_in_turn=True)
             else:
                 return reached
         return len(dids)
@@ -124,19 +127,27 @@ class DeliveryWorkers:
     def _has_room(self) -> bool:
         return len(self._agents) < self._queue.settings.agents_max
 
-    def _stop_one_that_waits(self) -> bool:
-        waiting = self._queue.waiting
-        worker = next(iter(waiting), None)
-        if worker is None:
-            return False
-        waiting.pop(worker).cancel()
-        self._agents.pop(worker.did, None)
-        return True
+    def _stoppable(self) -> Sequence[DeliveryWorker]:
+        """The workers that a sweep may stop, those that have waited for longest first."""
+        waiting, agents_max = self._queue.waiting, self._queue.settings.agents_max
+        share, failed_share = (max(1, agents_max // each) for each in (_SHARE, _FAILED_SHARE))
+        failed = [worker for worker in waiting if worker.has_failed][:failed_share]
+        return failed if len(failed) > share else [*waiting][:share]
 
-    def _start(self, did: str) -> None:
+    def _stop_one_that_waits(self) -> bool:
+        worker = next(iter(self._queue.waiting), None)
+        if worker is not None:
+            self._stop(worker)
+        return worker is not None
+
+    def _stop(self, worker: DeliveryWorker) -> None:
+        self._queue.waiting.pop(worker).cancel()
+        self._agents.pop(worker.did, None)
+
+    def _start(self, did: str, *, is_in_turn: bool = False) -> None:
         if self._closing or not self._queue.settings.enabled:
             return
-        worker = self._agents[did] = DeliveryWorker(did, self._queue)
+        worker = self._agents[did] = DeliveryWorker(did, self._queue, is_in_turn=is_in_turn)
         _ = self._tasks.run(self._run(did, worker), Context())
 
     async def _run(self, did: str, worker: DeliveryWorker) -> None:

@@ -175,10 +175,12 @@ class _Round(Enum):
 class DeliveryWorker:
     """Delivers all waiting messages of one agent. ``run`` ends when none is left."""
 
-    def __init__(self, did: str, queue: DeliveryQueue) -> None:
+    def __init__(self, did: str, queue: DeliveryQueue, *, is_in_turn: bool = False) -> None:
+        """``is_in_turn``: it took another's place, and leaves it to others if its try fails."""
         self.did = did
         self._queue = queue
-        timeout_s = queue.settings.timeout_s
+        timeout_s, longest_s = queue.settings.timeout_s, queue.settings.retry_s_max
+        self._first_s = longest_s if is_in_turn else queue.settings.retry_s_min
         self._sending_s = min(queue.settings.slow_s, timeout_s)
         self._lease_ms = round(2 * timeout_s * 1000) + _MARGIN_MS
         self._woken = asyncio.Event()
@@ -197,6 +199,11 @@ class DeliveryWorker:
         """Refused messages under lease: the end of the lease (Unix ms), and their number."""
         self._patience_until_ms = 0
         self._others_s = queue.settings.retry_s_min
+
+    @property
+    def has_failed(self) -> bool:
+        """Has it had a try, and the last one failed?"""
+        return self._failures > 0
 
     def wake(self) -> None:
         """Look for new messages of the agent."""
@@ -230,8 +237,7 @@ class DeliveryWorker:
         others_s, self._others_s = self._others_s, settings.retry_s_min
         match ended:
             case _Round.DELIVERED:
-                self._failures = 0
-                self._refusing = False
+                self._failures, self._refusing, self._first_s = 0, False, settings.retry_s_min
             case _Round.NOTHING | _Round.GONE if self._woken.is_set():
                 pass  # a message or an endpoint may have come after the queries
             case _Round.NOTHING if self._aside:
@@ -239,12 +245,8 @@ class DeliveryWorker:
                 await self._sleep(self._woken, (until_ms - self._queue.clock()) / 1000)
             case _Round.FAILED:
                 self._failures += 1
-                seconds = pause_s(
-                    self._failures,
-                    f"{self._queue.edge} {self.did}",
-                    first_s=settings.retry_s_min,
-                    longest_s=settings.retry_s_max,
-                )
+                name, longest_s = f"{self._queue.edge} {self.did}", settings.retry_s_max
+                seconds = pause_s(self._failures, name, first_s=self._first_s, longest_s=longest_s)
                 may_hurry = self._may_hurry()
                 await self._sleep(self._alive if may_hurry else self._ending, seconds)
                 if may_hurry and self._alive.is_set():
