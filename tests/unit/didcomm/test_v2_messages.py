@@ -324,6 +324,22 @@ def test_answers_stand_in_the_thread_and_confirm_what_asks_for_it() -> None:
     assert (empty["ack"], empty["body"]) == (["message-1"], {})
 
 
+def test_a_problem_report_names_the_message_of_the_thread_that_failed() -> None:
+    """Whether or not that asks for it (DIDComm Messaging 2.1, problem reports: ``ack``)."""
+    taken = unpacked(ALICE.pack(ALICE.plaintext(PEER4, thid="t"), recipient(OWN, OWN.peer2), PEER4))
+    question = ENVELOPES.of(taken.version).read(taken)
+    assert question is not None
+    assert not question.wants_ack
+    assert taken.sender is not None
+    answers = ProblemReport("no", "No.", "none", "e.m.no"), Reply("ping-response")
+    report, reply = (
+        ALICE.open(ENVELOPES.answer(question, one, taken.sender, "1"), keys_of(OWN, OWN.peer2))
+        for one in answers
+    )
+    assert (report["pthid"], report["ack"]) == ("t", ["message-1"])
+    assert "ack" not in reply
+
+
 def test_attachments_of_a_member_are_among_those_of_the_whole_message() -> None:
     sender = unpacked(ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.web), PEER4)).sender
     assert sender is not None

@@ -120,12 +120,12 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
             return {**head, "body": answer.body, **_attached(answer.attachments)}
         case ProblemReport():
             # ``pthid`` is the thread that failed; by ``thid`` some agents find the answer to their
-            # request.
+            # request. ``ack`` names the message that did, of several in the thread.
             own = question.type.sibling(_OWN_REPORT)
             report = own if answer.is_own else _REPORT
             head = {"id": message_id, "type": report, "thid": thread, "pthid": thread}
             body = {"code": answer.code_of(question), "comment": answer.comment}
-            return {**head, **acknowledged, "body": body}
+            return {**head, "ack": [question.id], "body": body}
         case Acknowledgement():
             head = {"id": message_id, "type": _EMPTY, "thid": thread, "ack": [question.id]}
             return {**head, "body": {}}
