@@ -17,10 +17,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Final
 
 from actors.core.charges import Charges
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
+from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.refusals import Refusal
@@ -38,7 +40,7 @@ from actors.host.ownership import Ownership
 from actors.host.pages import PageReader
 from actors.host.partition_moves import PartitionMoves
 from actors.host.session_registry import SessionRegistry
-from actors.host.state_cache import StateCache
+from actors.host.state_cache import CachedIdentity, StateCache
 from actors.host.transaction import Outcome, Transaction, request_ids
 from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
@@ -47,6 +49,8 @@ from eventstore.log.event_log import DueSnapshot, EventLog
 _LOG = logging.getLogger(__name__)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
+_DAMAGED_MS: Final = 600_000
+"""A damaged envelope is held back for this long: it may have been put back by then."""
 
 
 class Host:
@@ -143,10 +147,22 @@ class Host:
             self.charges.add_page(submission, outcome.units, now_ms)
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
+            if outcome.cached is not None and outcome.cached.damaged:
+                self._set_aside(outcome.cached, now_ms)
             self._registry.follow(submission, reply)
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
         return replies, pushes
+
+    def _set_aside(self, cached: CachedIdentity, now_ms: int) -> None:
+        """Hold damaged envelopes back, or a session that takes one at a time would get no other."""
+        self.measures.damaged.add(count=len(cached.damaged))
+        waiting = cached.state.messages
+        ids = [i for i in cached.state.envelopes if waiting[i].version in cached.damaged]
+        if ids:
+            lease = Lease(HELD_BACK, now_ms + _DAMAGED_MS)
+            self._registry.leases.grant(cached.did, ids, lease)
+        cached.damaged = set()
 
     @property
     def sessions(self) -> Sessions:

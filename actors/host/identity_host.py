@@ -377,10 +377,10 @@ class IdentityHost:
         stream = identity_stream(read.owner_did)
         bounds = PageBounds(read.page.offset, read.page.size, read.page.bytes_max)
         page: SavedEventsPage | PublicEventsPage | MessagesPage
-        missing: set[int] = set()
+        missing, damaged = set[int](), set[int]()
         try:
             if isinstance(read.where, WaitingAt):
-                page = read_messages(self._log, stream, read.where, missing)
+                page = read_messages(self._log, stream, read.where, missing, damaged)
             elif isinstance(read.where, PublicEventsFilter):
                 page = self._log.query_public_events(stream, read.where, bounds)
             else:
@@ -392,8 +392,9 @@ class IdentityHost:
         except LogError as error:
             _LOG.error("cannot read a page: %s", reason(error))
             return memoryview(b"")
-        if missing:
-            self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
+        finally:
+            if missing or damaged:
+                self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing, damaged))
         answer = pack_page(page)
         if isinstance(read.where, SavedEventsFilter):
             self._charge(read, len(answer), page.total)

@@ -195,7 +195,7 @@ class HostMeasures:
     ``waited``: a batch, from its arrival to its transaction. ``transaction``: from the first
     command to the replies. ``commit``: the append within a transaction. ``items`` and
     ``batch_bytes`` are per transaction. ``commands`` are by type and result, ``removed`` by kind
-    and reason.
+    and reason. ``damaged``: records that were left out of pages.
     """
 
     def __init__(self) -> None:
@@ -229,6 +229,12 @@ class HostMeasures:
             "poste_records_removed",
             "Records removed by retention or by their owner, by kind and reason.",
             ("kind", "reason"),
+            registry,
+        )
+        self.damaged = Counts(
+            "poste_damaged_records_left_out",
+            "Records that were left out of an answer because their content is damaged.",
+            (),
             registry,
         )
 

@@ -3,6 +3,9 @@
 The host reads a page after the commit of the transaction that asks for it, and small pages of
 several identities together. It reads a page before the commit if a command of the same transaction
 erases records of the page.
+
+A record whose content is damaged is left out, and stays: only the operator can put it back, and the
+others need not wait for that. A page of such records alone cannot be read.
 """
 
 from __future__ import annotations
@@ -63,11 +66,13 @@ class _Records:
         log: LogReader,
         stream: UUID,
         missing: set[int],
+        damaged: set[int],
         known: Mapping[int, Event | StoredRecord],
     ) -> None:
         self._log = log
         self._stream = stream
         self._missing = missing
+        self._damaged = damaged
         self._known = known
 
     def __call__(self, versions: list[int], kind: type[_E]) -> list[_E]:
@@ -78,10 +83,17 @@ class _Records:
             found.update(self._log.read_records({self._stream: unread})[self._stream])
         events: list[_E] = []
         missing: list[int] = []
+        damage: CorruptRow | None = None
         for version in versions:
             event = found.get(version)
             if isinstance(event, StoredRecord):
-                event = decode_whole(event.row.topic, event.row.state, event.content)
+                try:
+                    event = decode_whole(event.row.topic, event.row.state, event.content)
+                except CorruptRow as error:
+                    _LOG.error("left out: %s/%d: %s", self._stream, version, reason(error))
+                    self._damaged.add(version)
+                    damage = error
+                    continue
             if not isinstance(event, kind):
                 raise CorruptRow(kind.__name__, f"not at version {version}")
             fact = content_of(event)
@@ -92,19 +104,23 @@ class _Records:
             # The identity's next command removes them from the queue.
             self._missing.update(missing)
             raise ContentMissing
+        if damage is not None and not events:
+            raise damage
         return events
 
 
 def read_messages(
-    log: LogReader, stream: UUID, where: WaitingAt, missing: set[int]
+    log: LogReader, stream: UUID, where: WaitingAt, missing: set[int], damaged: set[int]
 ) -> MessagesPage:
     """Read a page of waiting messages; ``missing`` gets the versions that have no content.
+
+    ``damaged`` gets the versions that are left out because their content is damaged.
 
     The page is the rest of it: other commands may have removed messages since it was decided.
 
     Raises: as ``PageReader.fill``.
     """
-    read, versions = _Records(log, stream, missing, {}), where.versions
+    read, versions = _Records(log, stream, missing, damaged, {}), where.versions
     try:
         events = read(versions, AnyMessageQueued)
     except ContentMissing:
@@ -120,7 +136,7 @@ def read_messages(
         )
         for event in events
     ]
-    return MessagesPage(messages, where.total - len(versions) + len(messages))
+    return MessagesPage(messages, where.total - len(missing))
 
 
 def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
@@ -234,10 +250,10 @@ class PageReader:
 
         Raises:
             LogUnavailable: the log cannot be read.
-            CorruptRow: a record is not where the state says, or has a wrong content.
+            CorruptRow: a record is not where the state says, or all have a wrong content.
             ContentMissing: a record's content is missing.
         """
-        read = _Records(self._log, owner.stream, owner.missing, known)
+        read = _Records(self._log, owner.stream, owner.missing, owner.damaged, known)
         match refs:
             case MessageRefs():
                 return _messages(read, refs.versions, refs.total)

@@ -91,6 +91,8 @@ class CachedIdentity(msgspec.Struct, gc=True):
     named_records: int = 0
     missing: set[int] = set()
     """Versions of waiting records whose content was found to be missing."""
+    damaged: set[int] = set()
+    """Versions of records that were left out of a page since the host last looked."""
     stored_oldest_ms: int | None = None
     stored_rest: tuple[object, ...] = ()
     """The fields of ``depth``, apart from sizes, that the log has; a failed append drops them."""
@@ -256,10 +258,11 @@ class StateCache:
         self.bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
 
-    def lack(self, did: str, versions: Collection[int]) -> None:
-        """Note that waiting records at these versions have no content, found by a separate read."""
+    def lack(self, did: str, missing: Collection[int], damaged: Collection[int]) -> None:
+        """Note waiting records without content, or with a damaged one, found by a separate read."""
         if (cached := self._cached.get(did)) is not None:
-            cached.missing.update(versions)
+            cached.missing.update(missing)
+            cached.damaged.update(damaged)
 
     def drop(self, did: str) -> None:
         """Drop an identity that belongs to another owner now."""

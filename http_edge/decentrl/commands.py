@@ -412,8 +412,8 @@ class CommandEndpoint:
         """
 
         def answering(page: FoundPage) -> Answer:
-            wanted = len(read.where.versions) if isinstance(read.where, WaitingAt) else 0
-            if isinstance(page, MessagesPage) and len(page.messages) < wanted:
+            matched = read.where.total if isinstance(read.where, WaitingAt) else 0
+            if isinstance(page, MessagesPage) and page.total < matched:
                 return _SHRUNK
             return result.answer(page, result.page)
 

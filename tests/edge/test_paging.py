@@ -291,6 +291,24 @@ async def test_what_a_large_page_lacks_leaves_the_queue_and_the_rest_is_served(
     assert sum(isinstance(event, MessagesRemoved) for event in mediator.events()) == 1
 
 
+@pytest.mark.usefixtures("friends")
+async def test_what_is_damaged_of_a_large_page_is_left_out_and_stays(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    ids = [await mediator.delivered(alice, bob, text * 600_000) for text in "abc"]
+    dsn = mediator.settings.log_dsn
+    with closing(sqlite3.connect(dsn.removeprefix("sqlite:"))) as beside, beside:
+        beside.execute(
+            "UPDATE contents SET content = substr(content, 2)"
+            " WHERE position = (SELECT min(position) FROM contents)"
+        )
+    for _ in range(2):
+        page = (await mediator.do(bob, "QUERY_PENDING_EVENTS")).payload
+        assert [event["id"] for event in page["pending_events"]] == ids[1:]
+        assert page["pagination"]["total"] == 3
+    assert not any(isinstance(event, MessagesRemoved) for event in mediator.events())
+
+
 @pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
 @pytest.mark.usefixtures("friends")
 async def test_a_page_of_messages_has_a_bound_in_bytes_and_is_not_cut_short(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from actors.core.commands import (
     QueryQueue,
     QueueEnvelopes,
     QueueMessage,
+    ReleaseLeases,
     SaveContract,
     UpdateKeylist,
 )
@@ -38,8 +40,10 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
+from tests.log.raw_sql import run_sql
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import (
+    HandClock,
     connection,
     contract,
     delivery,
@@ -125,6 +129,63 @@ def test_a_page_that_lacks_a_content_is_refused_alone(owner: Host, reads: NotedR
     reads.gone = {identity_stream(READERS[1])}
     one, two, three = ask_all(owner)
     assert (texts(one), two, texts(three)) == ([b"1"], UNAVAILABLE, [b"3"] * 3)
+
+
+def damage_oldest(tmp_path: Path, reader: str) -> None:
+    """Cut a byte off the content of the oldest message that waits for a reader."""
+    stream = identity_stream(reader).hex
+    run_sql(
+        f"sqlite:{tmp_path}/log.db",
+        "UPDATE contents SET content = substr(content, 2) WHERE position = (SELECT min(position)"
+        " FROM contents JOIN stored_events ON position = stored_events.rowid"
+        f" WHERE originator_id = '{stream}' AND topic LIKE 'message-queued%')",
+    )
+
+
+def test_a_message_whose_content_is_damaged_is_left_out_and_stays_and_holds_up_no_other(
+    owner: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, two, three = READERS
+    for reader in (two, three):
+        damage_oldest(tmp_path, reader)
+    for _ in range(2):
+        page = run(owner, submission(three, QueryMessages(ALL)))[0]
+        assert (texts(page), page.total) == ([b"3", b"3"], 3)
+    assert [texts(page) for page in ask_all(owner)] == [[b"1"], [b"2"], [b"3", b"3"]]
+    assert run(owner, submission(two, QueryMessages(Page(0, 1)))) == [UNAVAILABLE]
+    assert caplog.messages[0].startswith(f"left out: {identity_stream(three)}/")
+    (family,) = owner.measures.damaged.collect()
+    assert [each.value for each in family.samples] == [5]
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_an_envelope_whose_content_is_damaged_holds_up_no_session_and_is_tried_again(
+    log: EventLog, clock: HandClock, tmp_path: Path, limit: int
+) -> None:
+    made, reader = host(log, clock=clock), READERS[0]
+    waiting_for(made, reader, 400)
+    damage_oldest(tmp_path, reader)
+
+    def deliver(session: str) -> Reply:
+        """Like an endpoint that fails: a session for each try."""
+        (found,) = run(made, unclaimed(reader, delivery(session, limit=limit)))
+        run(made, unclaimed(reader, ReleaseLeases(session)))
+        return found
+
+    first = deliver("first")
+    if limit == 1:
+        assert first == UNAVAILABLE
+        first = deliver("second")
+    assert isinstance(first, Delivery)
+    assert len(first.messages) == min(3, limit)
+    again = deliver("third")
+    assert isinstance(again, Delivery)
+    assert (again.messages, again.state.messages) == (first.messages, 4)
+    assert again.state.held_back == 1
+    clock.now_ms += 600_000
+    (state,) = run(made, unclaimed(reader, QueryQueue()))
+    assert isinstance(state, QueueState)
+    assert (state.available, state.held_back) == (4, 0)
 
 
 def test_one_page_is_read_by_itself(owner: Host, reads: NotedReads) -> None:
