@@ -264,7 +264,9 @@ class Host:
         try:
             return self._decide(transaction, submission)
         except LogError as error:
-            transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
+            # A conflict is that of a claim, and with no other owner: another claim fails as well.
+            failures = LogUnavailable | AppendUnknown | AppendConflict
+            transaction.log_failed = isinstance(error, failures)
             if transaction.log_failed:
                 ids = request_ids([("", submission)])
                 self.outage.failed("cannot serve an identity", error, ids)
@@ -370,10 +372,7 @@ class Host:
 
     def _partition(self, transaction: Transaction, name: str) -> OwnedPartition | None:
         is_owned = name in self._ownership.owned
-        try:
-            found = self._ownership.find(name)
-        except AppendConflict:
-            return None  # another owner claims it now
+        found = self._ownership.find(name)
         transaction.has_claimed |= found is not None and not is_owned
         return found
 

@@ -231,6 +231,14 @@ def is_sealed(log: LogReader, place: SealPlace) -> bool:
     return [sealed.digest for _, sealed in found] == [place.digest]
 
 
+def is_taken(log: LogReader, place: SealPlace) -> bool:
+    """Is a seal in the log where an owner could not store its own, or behind that place?
+
+    Its digest does not matter: claims that two owners make in the same millisecond are the same.
+    """
+    return bool(_seals_from(log, place.stream, place.version, limit=1))
+
+
 def _seals_from(
     log: LogReader, stream: UUID, version: int, *, limit: int
 ) -> list[tuple[int, BatchSealed]]:

@@ -14,8 +14,8 @@ from actors.core.placement_table import first_id
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock
 from actors.host.owned_partition import OwnedPartition
-from eventstore.log.errors import LogError
-from eventstore.log.event_log import EventLog
+from eventstore.log.errors import AppendConflict, LogError
+from eventstore.log.event_log import EventLog, SealPlace
 
 _LOG = logging.getLogger(__name__)
 _WINDOW: Final = "nonce_window"
@@ -40,7 +40,7 @@ class Ownership:
         self._assigned: set[str] = set()
         self._owned: dict[str, OwnedPartition] = {}
         self._epochs: dict[str, int] = {}
-        self._claims_tried: dict[str, bytes] = {}
+        self._claims_tried: dict[str, SealPlace] = {}
         self._sessions: dict[str, str] = {}
         self._adopted: set[str] = set()
         self.fenced: set[str] = set()
@@ -97,11 +97,16 @@ class Ownership:
         """An owned partition, which is claimed now if needed; None if it has another owner.
 
         Raises:
+            AppendConflict: the claim conflicts with the log, but not with another owner's.
             LogError: the log cannot be read or written.
         """
         partition = self._owned.get(name)
         if partition is None and name in self._assigned:
-            self._claim([name])
+            try:
+                self._claim([name])
+            except AppendConflict:
+                if not partitions.is_taken(self._log, self._claims_tried[name]):
+                    raise
             partition = self._owned.get(name)
         return partition
 
@@ -154,7 +159,7 @@ class Ownership:
             until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
             self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
         seals = [p.seal([], [], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
-        self._claims_tried.update((p.name, p.digest) for p in claimed)
+        self._claims_tried.update((p.name, p.place) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
         for partition in claimed:
             self._owned[partition.name] = partition
@@ -186,6 +191,7 @@ class Ownership:
         Not if the newest seal is this host's own claim, whose outcome was unknown.
         """
         newest_epoch = loaded.epoch - 1
-        if loaded.digest == self._claims_tried.get(loaded.name):
+        tried = self._claims_tried.get(loaded.name)
+        if tried is not None and loaded.digest == tried.digest:
             self._epochs[loaded.name] = newest_epoch
         return newest_epoch > self._epochs.get(loaded.name, newest_epoch)

@@ -15,7 +15,7 @@ from eventsourcing.persistence import StoredEvent
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
-from actors.core.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
+from actors.core.replies import NOT_OWNER, MessageAccepted, MessagesPage, Refused, Registered, Reply
 from eventstore.log.errors import LogError, LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream, partition_stream
@@ -135,6 +135,47 @@ def test_a_conflict_that_is_no_other_owners_is_an_outage_with_its_reason(
     why = "AppendConflict: UNIQUE constraint failed: contents.position"
     began = f"append conflicts, and with no other owner: {why}"
     assert caplog.messages == [began, "the log works again"]
+
+
+def test_a_conflict_of_a_claim_that_is_no_other_owners_is_an_outage_with_its_reason(
+    faulty: FaultyLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    owner.forget_everything()
+    faulty.plan(ConflictNext(2))
+    for _ in range(2):
+        assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+        assert owner.outage.is_on
+    (accepted,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert isinstance(accepted, MessageAccepted)
+    began = "cannot serve an identity: AppendConflict: planned: another writer was first"
+    assert caplog.messages == [began, "the log works again"]
+
+
+def test_a_claim_that_another_owner_was_faster_with_is_no_outage(
+    log: EventLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    overtaken = _Overtaken(log)
+    prepared(overtaken)
+    owner = host(overtaken, name="host-1")
+    owner.forget_everything()
+    overtaken.is_racing = True
+    assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [NOT_OWNER]
+    assert not owner.outage.is_on
+    assert caplog.messages == ["partition shard-0 has another owner: this host gave it up"]
+
+
+class _Overtaken(FaultyLog):
+    """Another host claims all shards before the next append."""
+
+    is_racing = False
+
+    def append(self, *args: Any, **more: Any) -> None:
+        if self.is_racing:
+            self.is_racing = False
+            host(self._log, name="host-2")
+        super().append(*args, **more)
 
 
 def test_a_conflict_that_cannot_be_resolved_is_an_outage_with_its_reason(
