@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from http_edge.crypto.private_files import replace_private
 from http_edge.server.exits import Exit, Stop
 
 _OPTION: Final = "--data-dir"
@@ -44,6 +45,16 @@ def named_disk_faults(data_dir: Path, option: str = _OPTION) -> Iterator[None]:
             f"The data directory {data_dir} cannot be used: {error.strerror or error}.",
             f"It must be a directory that this user can write to. Name another one with {option}.",
         ) from error
+
+
+def note(path: Path, text: str) -> None:
+    """Replace a small file of a data directory, as a whole and for its owner alone.
+
+    Raises:
+        Stop: the disk is full, or the directory cannot be written; the earlier file is unchanged.
+    """
+    with named_disk_faults(path.parent):
+        replace_private(path, text.encode())
 
 
 def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:

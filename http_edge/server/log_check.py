@@ -31,7 +31,7 @@ from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.crypto.private_files import KeyFileRefused
+from http_edge.crypto.private_files import KeyFileRefused, replace_private
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, ended_by
 from http_edge.server.hosts import host_leases, placement_of
@@ -167,7 +167,7 @@ def _note(settings: Settings, log: EventLog) -> None:
         _note_rules(settings, log)
     log_id = log.setting("log_id", new_id())
     with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
-        _served(settings).write_text(log_id + "\n")
+        replace_private(_served(settings), f"{log_id}\n".encode())
 
 
 def _served(settings: Settings) -> Path:

@@ -36,7 +36,7 @@ from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
-from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
+from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults, note
 from http_edge.server.databases_away import publish_away
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_leases, host_options, placement_of
@@ -112,8 +112,7 @@ def _served(
     token = operators_token(settings.operators_token_path)
     folder = _start_ray(settings.data_dir)
     try:
-        with named_disk_faults(settings.data_dir):
-            settings.served_url_path.write_text(settings.url)
+        note(settings.served_url_path, settings.url)
         parts = settings, away, metrics, token, clock, keys
         mediator = _Mediator(*parts, prepare=prepare, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
@@ -387,8 +386,7 @@ class _Mediator:
         try:
             async with asyncio.timeout(_READY_S_MAX):
                 await asyncio.gather(*[edge.listening.remote() for edge in self._edges.values()])
-                with named_disk_faults(self._settings.data_dir):
-                    self._settings.operators_address_path.write_text(self._settings.operators_url)
+                note(self._settings.operators_address_path, self._settings.operators_url)
                 if self._node is None:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +34,7 @@ from tests.export.samples import (
     leaves_of,
     whole_log,
 )
+from tests.full_disk import files_up_to
 
 _KILLED: Final[int | None] = -signal.SIGKILL
 
@@ -205,17 +204,6 @@ def _export_and_compact(export: Any) -> None:
     export.sweep()
 
 
-@contextlib.contextmanager
-def _files_up_to(size_bytes: int) -> Iterator[None]:
-    """Every write beyond this size fails, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_is_said_and_nothing_half_written_stays(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
@@ -225,7 +213,7 @@ def test_a_full_disk_is_said_and_nothing_half_written_stays(
     before = contents(place)
     growing.grow(2)
     with closing(exporter(sqlite_log, place)) as export:
-        with _files_up_to(1_000), pytest.raises(ExportUnavailable, match="File too large") as said:
+        with files_up_to(1_000), pytest.raises(ExportUnavailable, match="File too large") as said:
             export.step()
         assert str(said.value).startswith("events/date=")
         assert contents(place) == before

@@ -25,6 +25,7 @@ from http_edge.server.hosts import host_options
 from http_edge.server.log_check import check_log, only_mediator, why_unserved
 from http_edge.settings.settings import Archive, Postgres, Settings
 from tests.database_server import DatabaseServer, database_directory
+from tests.full_disk import files_up_to
 from tests.log.raw_sql import run_sql
 
 
@@ -44,6 +45,13 @@ def settings(tmp_path: Path) -> Settings:
 def test_the_same_log_is_served_again(settings: Settings) -> None:
     known = (settings.data_dir / "log-id").read_text()
     assert check_log(settings) == {}
+    assert (settings.data_dir / "log-id").read_text() == known
+
+
+def test_a_full_disk_leaves_the_name_of_the_log_that_was_served(settings: Settings) -> None:
+    known = (settings.data_dir / "log-id").read_text()
+    with closing(open_log(settings.log_dsn)), files_up_to(0):
+        assert check_log(settings) == {}
     assert (settings.data_dir / "log-id").read_text() == known
 
 

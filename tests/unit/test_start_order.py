@@ -19,10 +19,11 @@ from actors.placement import placer_link
 from actors.placement.port import PlacerLease
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease
 from eventstore.stores.open_log import open_host_leases
-from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.mediator_keys import load_or_create, operators_token
 from http_edge.server import serve
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Limits, Settings
+from tests.full_disk import files_up_to
 from tests.unit.test_stop_order import handlers_of_signals_kept
 
 WAIT_S = 10.0
@@ -68,28 +69,29 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
         await starting
 
 
-def test_a_disk_that_is_full_when_the_url_is_noted_is_named(
+def test_a_disk_that_takes_no_more_when_the_url_is_noted_is_named_and_keeps_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
     load_or_create(settings.keys_path)
-    settings.served_url_path.symlink_to("/dev/full")
+    operators_token(settings.operators_token_path)
+    settings.served_url_path.write_text("https://last.example")
     monkeypatch.setattr(serve, "_start_ray", lambda _: tmp_path)
     nothing: Any = object()
-    with handlers_of_signals_kept(), pytest.raises(Stop, match="is full") as stopped:
+    refused = pytest.raises(Stop, match="cannot be used: File too large")
+    with handlers_of_signals_kept(), files_up_to(8), refused:
         serve._served(settings, {}, None, nothing, nothing, started_s=0)
-    assert stopped.value.exit_code == Exit.UNREACHABLE
+    assert settings.served_url_path.read_text() == "https://last.example"
 
 
-async def test_a_disk_that_is_full_when_the_operators_address_is_noted_is_named(
+async def test_a_disk_that_takes_no_more_when_the_operators_address_is_noted_is_named(
     tmp_path: Path,
 ) -> None:
     settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
-    settings.operators_address_path.symlink_to("/dev/full")
     mediator: Any = mediator_of(settings)
-    with pytest.raises(Stop, match="is full") as stopped:
+    with files_up_to(8), pytest.raises(Stop, match="cannot be used: File too large"):
         await mediator._until_ready()
-    assert stopped.value.exit_code == Exit.UNREACHABLE
+    assert not settings.operators_address_path.exists()
 
 
 async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_host_and_no_edge(

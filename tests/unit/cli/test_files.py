@@ -1,31 +1,18 @@
 """Files that options name: whole, or as they were."""
 
 import os
-import resource
 import select
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from http_edge.cli.output import require_writable, write_file
 from http_edge.server.exits import Exit, Stop
-
-
-@contextmanager
-def _room_for(size: int) -> Iterator[None]:
-    """Within the block this process writes no file beyond this size, as if the disk were full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.full_disk import files_up_to
 
 
 def _write(path: Path, content: bytes = b"content") -> None:
@@ -40,7 +27,7 @@ def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(
     path = tmp_path / "receipt.json"
     if earlier is not None:
         path.write_bytes(earlier)
-    with _room_for(4), pytest.raises(Stop) as stop:
+    with files_up_to(4), pytest.raises(Stop) as stop:
         write_file(path, b"content", "--receipt")
     assert (stop.value.exit_code, "--receipt" in stop.value.remedy) == (Exit.USAGE, True)
     left = {one.name: one.read_bytes() for one in tmp_path.iterdir()}

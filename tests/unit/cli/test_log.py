@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import sqlite3
 import tempfile
@@ -24,6 +23,7 @@ from eventstore.stores.sqlite_log import SqliteStore
 from http_edge.server.exits import Exit
 from tests.contract.conftest import log_url
 from tests.database_server import DatabaseServer, database_directory
+from tests.full_disk import files_up_to
 from tests.log.raw_sql import run_sql
 from tests.log.samples import content, save
 from tests.unit.actors.given import host, registration, submission
@@ -219,22 +219,11 @@ def test_what_was_found_is_shown_though_there_is_no_room_to_compare_the_tables(
     assert "the tables for queries were not checked: no room for temporary tables" in ran.err
 
 
-@contextmanager
-def _files_up_to(size_bytes: int) -> Iterator[None]:
-    """Every write beyond this size fails, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("command", ["rebuild-read-models", "erase-names", "verify"])
 def test_a_full_disk_is_named_and_not_another_log_recommended(
     run: Run, path: Path, command: str
 ) -> None:
-    with _files_up_to(1_000):  # SQLite needs a file beside that of the log also to read it
+    with files_up_to(1_000):  # SQLite needs a file beside that of the log also to read it
         ran = run("log", command, "--log", f"sqlite:{path}")
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert "the event log has no room on its disk" in ran.err
