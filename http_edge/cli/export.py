@@ -31,7 +31,7 @@ from http_edge.cli.output import (
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter
-from http_edge.server.exits import Endings, Exit, Stop, ended_by, escaped
+from http_edge.server.exits import Endings, Exit, Stop, ended_by
 from http_edge.server.export_metrics import export_metrics
 from http_edge.server.export_status import Reporter as StatusReporter
 from http_edge.server.export_status import time_text
@@ -40,10 +40,12 @@ from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
     exporter_of,
+    log_fault,
 )
 from http_edge.server.mediator_log import opened_to_export
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
+from http_edge.telemetry.logs import LogPipe
 
 _ENDINGS: Final[Endings] = {
     ExportUnavailable: (Exit.UNREACHABLE, "the export cannot be written: {}",
@@ -271,7 +273,9 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
             database = None if len(each) == 1 else number
             reporter = Reporter(settings.data_dir, system_clock, database)
             works.append(partial(run_rounds, settings, reporter))
-    with export_metrics(metrics, each[0].operators_token_path, shown):
+    # Lines about faults wait for no reader of stderr.
+    lines = LogPipe(each[0].log_level, "export")
+    with closing(lines), export_metrics(metrics, each[0].operators_token_path, shown):
         _run_all(works)
 
 
@@ -308,7 +312,5 @@ def _watching(
         else:
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
-    def on_fault(error: Exception) -> None:
-        click.echo(f"poste: {title}the export has a fault: {escaped(str(error))}", err=True)
-
+    on_fault = partial(log_fault, title=title)
     return ContinuousExport(settings, status, on_step=on_step, on_fault=on_fault)

@@ -320,19 +320,21 @@ def main() -> None:
     def on_step(step: Exported) -> None:
         _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
 
-    def on_fault(error: Exception) -> None:
-        if isinstance(error, OtherExporter):
-            _LOG.info("the export stands by: %s", error)
-        else:
-            _LOG.error("the export has a fault: %s", error)
-
     ContinuousExport(
         settings,
         Reporter(settings.data_dir, system_clock, database),
         on_step=on_step,
-        on_fault=on_fault,
+        on_fault=log_fault,
         on_head=HeadFile(settings.data_dir, database).publish,
     ).run(stopping)
+
+
+def log_fault(error: Exception, title: str = "") -> None:
+    """Log why a continuous export does not go on; ``title`` begins the line."""
+    if isinstance(error, OtherExporter):
+        _LOG.info("%sthe export stands by: %s", title, error)
+    else:
+        _LOG.error("%sthe export has a fault: %s", title, error)
 
 
 @contextlib.contextmanager

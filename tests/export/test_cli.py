@@ -27,6 +27,7 @@ from http_edge.server.exporting import ContinuousExport
 from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
+from tests.full_pipe import fill
 from tests.log.raw_sql import run_sql
 from tests.ports import free_port
 from tests.tidy.modules import ROOT
@@ -229,6 +230,40 @@ def test_watch_ends_where_what_reads_its_lines_has_ended(tmp_path: Path) -> None
         )
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_watch_goes_on_and_ends_though_nothing_reads_its_lines_about_a_fault(
+    run: Run, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    fill(writing)
+    with _mediator(tmp_path / "data") as (_, growing):
+        for _ in range(2):
+            growing.grow()
+            run("export", "--data-dir", "data", "--to", "out")
+        for name, size in open_place("out").data_sizes().items():
+            Path("out", name).write_bytes(bytes(size))  # which merging finds
+        options = [f"--data-dir={tmp_path}/data", f"--to={tmp_path}/out", "--watch"]
+        options += ["--set=export.lag_s_max=0.1", "--set=export.compact_files_min=2"]
+        program = "from http_edge.cli.main import main; main()"
+        with subprocess.Popen(
+            [sys.executable, "-c", program, "export", *options],
+            stdout=subprocess.PIPE,
+            stderr=writing,
+            cwd=ROOT,
+            text=True,
+        ) as watching:
+            assert watching.stdout is not None
+            for position in (65, 70, 75):
+                growing.grow()
+                waiting = threading.Timer(30, watching.kill)
+                waiting.start()
+                assert watching.stdout.readline().startswith(f"position {position}:")
+                waiting.cancel()
+            watching.terminate()
+            assert watching.wait(30) == Exit.OK
+    os.close(writing)
+    os.close(reading)
 
 
 @pytest.mark.parametrize("number", [0, 1])
