@@ -47,13 +47,37 @@ def refusals(s3_server: ThreadedMotoServer) -> Refusals:
     def answers(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         for (method, part), status in refused.items():
             if request["REQUEST_METHOD"] == method and part in request["PATH_INFO"]:
-                start(status, [("Content-Type", "application/xml")])
-                return [b"<Error><Code>Refused</Code></Error>"]
+                return _refused(start, status)
         found: Iterable[bytes] = answer(request, start)
         return found
 
     server.app = answers
     return refused
+
+
+@pytest.fixture
+def losing(s3_server: ThreadedMotoServer) -> set[str]:
+    """Paths of which the store keeps the next object, and answers that it has not."""
+    lost = set[str]()
+    server = vars(s3_server)["_server"]
+    answer = server.app
+
+    def answers(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = next((path for path in lost if request["PATH_INFO"].endswith(path)), "")
+        if request["REQUEST_METHOD"] == "PUT" and path:
+            lost.remove(path)
+            b"".join(answer(request, lambda *_: None))
+            return _refused(start, _SLOW_DOWN)
+        found: Iterable[bytes] = answer(request, start)
+        return found
+
+    server.app = answers
+    return lost
+
+
+def _refused(start: Callable[..., Any], status: str) -> Iterable[bytes]:
+    start(status, [("Content-Type", "application/xml")])
+    return [b"<Error><Code>Refused</Code></Error>"]
 
 
 def _assert_goes_on(log: EventLog, place: ExportPlace) -> None:
@@ -88,6 +112,21 @@ def test_a_table_that_a_store_refuses_to_begin_damages_nothing(
     with pytest.raises(ExportUnavailable, match="403"):
         exporter(sqlite_log, place)
     refusals.clear()
+    _assert_goes_on(sqlite_log, place)
+
+
+def test_a_commit_that_a_store_took_without_an_answer_is_done(
+    sqlite_log: EventLog, s3_uri: str, losing: set[str]
+) -> None:
+    """The library repeats the request, and is answered that there is one already."""
+    growing, place = Growing(sqlite_log), open_place(s3_uri)
+    losing.add(commit_path(0))
+    with closing(exporter(sqlite_log, place)) as export:
+        assert not losing
+        growing.grow()
+        losing.add(commit_path(export.catalog.next_version))
+        assert export.step()
+        assert not losing
     _assert_goes_on(sqlite_log, place)
 
 

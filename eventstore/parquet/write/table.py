@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ from eventstore.parquet.versions import (
     encoded_summary,
     is_torn,
     read_mark,
+    read_version,
     version_of,
 )
 
@@ -108,7 +110,7 @@ class TableWriter:
         except (CommitFailedError, ExportUnavailable) as error:
             if open_table(self._place) is None:
                 raise
-            raise self._refused() from error
+            self._require_newest(said, error)
         return self._committed(catalog, said)
 
     def commit(
@@ -155,8 +157,8 @@ class TableWriter:
                     commit_properties=_properties(said, text),
                     post_commithook_properties=_BY_HAND,
                 )
-        except CommitFailedError:
-            raise self._refused() from None
+        except CommitFailedError as error:
+            self._require_newest(said, error)
         return self._committed(replace(before, statements=statements, strays=()), said)
 
     def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
@@ -315,6 +317,20 @@ class TableWriter:
             data_change=is_new,
             stats=json.dumps(self._statistics(file)),
         )
+
+    def _require_newest(self, said: TableVersion, error: Exception) -> None:
+        """Refuse a commit that failed, unless it is the newest there is, and its answer was lost.
+
+        The library repeats a request without an answer, and finds its own commit then. One of
+        another exporter with the same statement has the same files.
+        """
+        table = open_table(self._place)
+        with suppress(ExportDamaged):  # the commit of another program
+            if table is not None and table.version() == said.version:
+                there, _ = read_version(self._place, said.version, self._signer.key.verify)
+                if there == said:
+                    return
+        raise self._refused() from error
 
     def _statistics(self, file: DataFile) -> dict[str, Any]:
         """The ``STATISTICS`` in the footer of a data file, in the table's form."""
