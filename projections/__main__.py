@@ -1,27 +1,29 @@
-"""The program ``python -m projections …``; ``spark-submit`` runs this file, too."""
+"""Runs the program by ``python -m projections …``.
 
-from __future__ import annotations
+As with ``poste``, an interrupt ends it without a traceback, also while it imports.
+"""
 
-import click
-
-from projections.analysis.dictionary import dictionary_command
-from projections.audit.program import audit
-from projections.compare.program import compare_command
-from projections.rebuild.program import rebuild_command
-from projections.report.program import report_command
-from projections.spark.program import Program
+import sys
+from contextlib import suppress
 
 
-@click.group(cls=Program)
-def projections() -> None:
-    """Work on an export of a mediator's log with Spark."""
+def main() -> None:
+    """Run the command line and exit."""
+    interrupted = 130  # 128 + SIGINT, as shells have it
+    code: str | int | None = interrupted
+    try:
+        from projections.program import projections  # noqa: PLC0415 - see above
 
+        projections(prog_name="python -m projections")
+    except KeyboardInterrupt:
+        pass
+    except SystemExit as ended:
+        code = ended.code
+    if code == interrupted:
+        with suppress(AttributeError, OSError):  # stderr may be closed
+            sys.stderr.write("projections: interrupted\n")
+    sys.exit(code)
 
-projections.add_command(audit)
-projections.add_command(compare_command)
-projections.add_command(dictionary_command)
-projections.add_command(rebuild_command)
-projections.add_command(report_command)
 
 if __name__ == "__main__":
-    projections(prog_name="python -m projections")
+    main()

@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def spark_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """The same for commands, of which each would start one of its own, in a process of its own."""
-    from projections.__main__ import projections  # noqa: PLC0415
+    from projections.program import projections  # noqa: PLC0415
 
     def answered(arguments: Sequence[str]) -> tuple[int, bytes]:
         done = CliRunner().invoke(projections, arguments)

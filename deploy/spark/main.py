@@ -1,5 +1,5 @@
 """What spark-submit starts: the same program as ``python -m projections``."""  # noqa: INP001
 
-from projections.__main__ import projections
+from projections.program import projections
 
 projections(prog_name="projections")

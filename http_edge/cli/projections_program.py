@@ -26,7 +26,7 @@ SUMMARIES: Final = {
 _RUN: Final = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-from projections.__main__ import projections
+from projections.program import projections
 from projections.spark.session import end_with_stdin, interrupted
 signal.signal(signal.SIGINT, interrupted)
 end_with_stdin()

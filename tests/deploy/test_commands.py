@@ -17,7 +17,7 @@ from http_edge.cli.main import poste
 from http_edge.cli.projections_program import SUMMARIES
 from http_edge.settings.reference import PREFIX, every_setting
 from http_edge.settings.sources import CONFIG_VARIABLE
-from projections.__main__ import projections
+from projections.program import projections
 from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, pod_templates, rendered, services
 from tests.tidy.modules import ROOT
 

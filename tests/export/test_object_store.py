@@ -102,7 +102,7 @@ def test_a_cluster_without_a_connector_says_what_it_needs(
     s3_uri: str,
     tmp_path: Path,
 ) -> None:
-    from projections.__main__ import projections as program  # noqa: PLC0415 - Spark
+    from projections.program import projections as program  # noqa: PLC0415 - Spark
 
     Growing(sqlite_log).grow()
     export_all(sqlite_log, open_place(s3_uri))

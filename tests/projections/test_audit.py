@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from eventstore.log import events as e
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.parquet.audit.answering import Period
-from projections.__main__ import projections
 from projections.audit.messages import (
     REPLAYS,
     events_until,
@@ -29,6 +28,7 @@ from projections.audit.messages import (
     stuck_messages,
 )
 from projections.audit.program import records
+from projections.program import projections
 from projections.spark.export import open_export
 from projections.tables.projection import Step
 from tests.histories import IDENTITIES, START_MS

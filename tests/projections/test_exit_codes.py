@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from http_edge.server.exits import Exit
 from projections import errors
-from projections.__main__ import projections
 from projections.errors import ProjectionError
+from projections.program import projections
 from tests.tidy.modules import ROOT
 
 GUIDE = ROOT / "deploy/docs/pages/reference/commands.md"

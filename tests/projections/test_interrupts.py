@@ -44,6 +44,34 @@ except KeyboardInterrupt:
     sys.exit(130)
 """
 """The main thread waits for a job in Java, as in most of a rebuild."""
+_ALONE = [sys.executable, "-m", "projections"]
+
+
+def test_an_interrupt_of_the_program_by_itself_ends_it_with_one_line(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    os.mkfifo(key)
+    with (
+        subprocess.Popen(
+            [*_ALONE, "report", "--from", "x", "--to", "y", "--pseudonymise", str(key)],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+        ) as program,
+        key.open("wb"),
+    ):  # once the program reads it
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=_WAIT_S)
+    assert (program.returncode, said.strip()) == (130, b"projections: interrupted")
+
+
+@pytest.mark.parametrize("imported", ["pyarrow", "click"])
+def test_an_interrupt_while_the_program_imports_ends_it_with_one_line(
+    tmp_path: Path, imported: str
+) -> None:
+    interrupts = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / f"{imported}.py").write_text(interrupts)  # found before the real one
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(_ALONE, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"projections: interrupted\n")
 
 
 @pytest.mark.spark

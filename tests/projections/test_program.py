@@ -22,8 +22,8 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from eventstore.parquet.schema import SCHEMA as EXPORTED
 from eventstore.stores.open_log import open_log
-from projections.__main__ import projections
 from projections.generations.place import TablesPlace
+from projections.program import projections
 from projections.spark.export import SCHEMA, open_export, spark_path
 from projections.spark.program import ProgressSteps, cause, point_in_log
 from projections.tables import PROJECTIONS

@@ -29,7 +29,7 @@ from eventstore.log.pseudonyms import (
 )
 from eventstore.stores.open_log import open_log
 from http_edge.cli.main import poste
-from projections.__main__ import projections
+from projections.program import projections
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.spark.export import SCHEMA, open_export
 from projections.spark.pseudonyms import pseudonym

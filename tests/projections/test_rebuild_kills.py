@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from eventstore.stores.open_log import open_log
-from projections.__main__ import projections
 from projections.errors import BUSY
 from projections.generations.place import TablesPlace
+from projections.program import projections
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
 from tests.cluster.server import ended, processes_of

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.stores.open_log import open_log
-from projections.__main__ import projections
+from projections.program import projections
 from projections.report import units
 from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
