@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from http_edge.cli.arguments import named_place, parsed
 from http_edge.cli.output import json_option, print_databases, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Endings, Exit, ended_by
+from http_edge.server.later_erasures import later_erasures
 from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
 from http_edge.settings.sources import Loaded
 
@@ -32,6 +34,7 @@ _ERASED: Final = (
     "contents that were erased since then are missing by design; a message without content"
     " leaves its queue when a client requests it"
 )
+_ERASE: Final = ("poste", "identities", "erase")
 _OF_ANOTHER_RELEASE: Final = "Restore with the release that wrote it."
 _STOPPED: Final = (
     Exit.UNREACHABLE,
@@ -84,7 +87,8 @@ _ENDINGS: Final[Endings] = {
     "--archive",
     metavar="DIR|URI",
     callback=named_place,
-    help="Archive of rows that have left the log; else export.to, or archive beside its file.",
+    help="Export or archive of the log, for rows that have left it; else export.to, or archive"
+    " beside its file.",
 )
 @click.option(
     "--as-of",
@@ -112,6 +116,9 @@ def restore(  # noqa: PLR0913 - one for each option
     opened until it is complete; an interrupted restore starts over when it is run again. Stop the
     mediator before you move its log.
 
+    At its end it names the identities that were erased behind the end of the new log and are in it
+    again, as far as the source, or an export that went on further, says so.
+
     With a URL as --to, --data-dir is the directory of the mediator that will use that log.
     """
     target = target_of(destination, loaded.settings.data_dir)
@@ -124,10 +131,30 @@ def restore(  # noqa: PLR0913 - one for each option
             with speed_bar("Restoring", end) as shown:
                 restored = run(source, target, keys, lambda position, _rows: shown(position))
             record = _record(source, target, restored, time.monotonic() - started)
+            found, known_to = later_erasures(source, target.dsn, restored.position)
+    of_target = ["--data-dir", str(target.data_dir)]
+    erased = [
+        {"stream": stream, "did": did, "next": shlex.join([*_ERASE, did or "DID", *of_target])}
+        for stream, did in found.items()
+    ]
+    if as_json:
+        record |= {"erased_later": erased, "erasures_known_to": known_to}
     print_databases("The log is restored", [record], as_json=as_json)
+    if not as_json:
+        _say_erased(erased, known_to)
     if until is not None:
         click.echo(f"poste: {_ERASED}", err=True)
     return Exit.OK
+
+
+def _say_erased(erased: Sequence[Mapping[str, Any]], known_to: int) -> None:
+    """Say who was erased behind the end of the log and is in it again, and what is not known."""
+    if erased:
+        click.echo("The log has identities that were erased later. Once the mediator serves:")
+    for one in erased:
+        click.echo(f"  {one['next']}    (stream {one['stream']})")
+    check = "poste identities check-receipt FILE"
+    click.echo(f"Erasures behind position {known_to} are unknown here; for each receipt: {check}")
 
 
 def _record(source: Source, target: Target, restored: Restored, seconds: float) -> dict[str, Any]:

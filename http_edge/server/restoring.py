@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, seam_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
-from eventstore.parquet.errors import RowsPruned
+from eventstore.parquet.errors import ExportError, RowsPruned
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import export_head
 from eventstore.parquet.opening import AsOf, DatabaseExport
@@ -60,6 +60,8 @@ class Source:
 
     ``last`` is the position at which it ends, ``until`` the one up to which it is restored, None
     for all. ``states`` stand for rows that were pruned; then the constants contain the seam.
+    ``log`` is the log, if the source is one; ``catalog`` is that of the export at ``place``, if one
+    is there, which may go on further.
     """
 
     name: str
@@ -68,6 +70,9 @@ class Source:
     last: int
     until: int | None
     states: Sequence[tuple[UUID, Snapshot]] = ()
+    log: LogReader | None = None
+    place: ExportPlace | None = None
+    catalog: Catalog | None = None
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,13 @@ def _log_source(
             return
         if isinstance(until, datetime):
             until = _until(name, _reached_in(log_sections(log), until), until)
-        yield Source(name, log_sections(log), constants, log.position(), until)
+        source = Source(name, log_sections(log), constants, log.position(), until, log=log)
+        if archive is not None:  # its rows are in the log, but it may have gone on further
+            with suppress(ExportError):
+                export = open_place(archive)
+                catalog = catalog_of(export, PublicKey(keys.signing_public).verify)
+                source = replace(source, place=export, catalog=catalog)
+        yield source
 
 
 def _both_sources(
@@ -288,7 +299,7 @@ def _both_sources(
     if isinstance(until, datetime):
         until = _until(name, _reached_in(sections(), until), until)
     constants = {each: value for each, value in constants.items() if each != SEAM}
-    source = Source(name, sections(), constants, log.position(), until)
+    source = Source(name, sections(), constants, log.position(), until, log=log)
     return _begun(source, place, catalog, keys)
 
 
@@ -310,7 +321,8 @@ def _with_contents(section: LogSection, log: LogReader) -> LogSection:
 
 
 def _begun(source: Source, place: ExportPlace, catalog: Catalog, keys: MediatorKeys) -> Source:
-    """The source, with the states and the seam that stand for pruned rows, if there are any."""
+    """The source, with its export, and with states and seam if these stand for pruned rows."""
+    source = replace(source, place=place, catalog=catalog)
     beginning = beginning_of(place, catalog, keys, source.constants["mediator_did"])
     if beginning is None:
         return source
