@@ -308,8 +308,10 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "a head is not hexadecimal") from error
 
 
-def parse_statement(path: str, content: bytes, kind: type[_S]) -> _S:
+def parse_statement(path: str, content: bytes, kind: type[_S], *, is_proven: bool = False) -> _S:
     """Read a signed statement, whichever key signed it.
+
+    ``is_proven``: another signed statement names its SHA-256, so it is what the mediator wrote.
 
     Raises:
         ExportDamaged: the content is no such statement, or of another format.
@@ -325,7 +327,8 @@ def parse_statement(path: str, content: bytes, kind: type[_S]) -> _S:
         raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
     try:
         statement = msgspec.convert(members, kind)
-        _canonical(statement)
+        if not is_proven:
+            _canonical(statement)
     except (ValueError, TypeError, KeyError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, str(error)) from error
     return statement

@@ -26,6 +26,7 @@ from eventstore.parquet.manifest import (
     SignedStatement,
     Statement,
     Verify,
+    parse_statement,
     verified_statement,
 )
 
@@ -140,11 +141,19 @@ def read_version(
     return parse_version(version, content, verify), hashlib.sha256(content).hexdigest()
 
 
-def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVersion:
-    """The ``TableVersion`` in the commit of a version. Raises as ``read_version``."""
+def parse_version(
+    version: int, commit: bytes, verify: Verify | None, *, is_proven: bool = False
+) -> TableVersion:
+    """The ``TableVersion`` in the commit of a version. Raises as ``read_version``.
+
+    ``is_proven``: a signed commit names this one's SHA-256, so its own signature says no more.
+    """
     path = commit_path(version)
     text = _member(path, commit)
-    said = verified_statement(path, text, TableVersion, verify)
+    if is_proven:
+        said = parse_statement(path, text, TableVersion, is_proven=True)
+    else:
+        said = verified_statement(path, text, TableVersion, verify)
     if said.version != version:
         raise ExportDamaged(path, Damage.MISPLACED, f"it is the commit of version {said.version}")
     return said

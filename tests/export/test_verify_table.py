@@ -27,6 +27,7 @@ from eventstore.parquet.manifest import (
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.table import TableCheck
 from eventstore.parquet.versions import (
     commit_path,
     parse_version,
@@ -56,6 +57,28 @@ def test_a_flipped_bit_is_named_in_every_file_of_the_table(sample: SampleExport)
                 sample.put(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
                 findings, _ = sample.check()
                 assert path in {finding.path for finding in findings}
+
+
+def test_of_commits_that_others_name_by_their_hash_no_signature_is_checked(
+    sample: SampleExport,
+) -> None:
+    checked: list[bytes] = []
+
+    def verify(content: bytes, signature: bytes) -> bool:
+        checked.append(content)
+        return TRUSTED.verify(content, signature)
+
+    *_, before, newest = filter(lambda path: version_of(path) >= 0, sample.paths)
+    found = TableCheck(sample.place, verify, "").read()
+    assert (found.findings, len(checked)) == ([], 2)  # the mark and the newest commit
+    with sample.tampered():
+        sample.put(before, sample.contents[before].replace(b'"', b"' ", 1))
+        found = TableCheck(sample.place, verify, "").read()
+        assert before in {finding.path for finding in found.findings}
+        sample.remove(newest)
+        checked.clear()
+        TableCheck(sample.place, verify, "")
+        assert len(checked) == 2  # the mark, and the commit before the one that cannot be read
 
 
 def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleExport) -> None:

@@ -82,7 +82,7 @@ class TableCheck:
         self._newest = found[-1] if found else -1
         # An old commit may be removed at this moment.
         self._contents = place.read_all(map(commit_path, found))
-        self._versions = dict(self._signed_versions(found))
+        self._versions = dict(sorted(self._signed_versions(found)))
 
     def read(self) -> TableContents:
         """Check the log, and return what it says."""
@@ -130,16 +130,25 @@ class TableCheck:
         return mark
 
     def _signed_versions(self, versions: list[int]) -> Iterator[tuple[int, TableVersion]]:
-        for version in versions:
+        """Yield what the commits say, from the newest on, and report those that nothing proves.
+
+        A signed commit proves the one before by its SHA-256: of thousands that are kept, that takes
+        a tenth of the time of their signatures.
+        """
+        proven = ""
+        for version in reversed(versions):
             path = commit_path(version)
             if path not in self._contents:
                 continue
+            content, is_proven = self._contents[path], self._sha256(path) == proven
             try:
-                said = parse_version(version, self._contents[path], self._verify)
+                said = parse_version(version, content, self._verify, is_proven=is_proven)
             except ExportDamaged as error:
+                proven = ""
                 self._findings.append(finding_of(error))
                 continue
             self._check_owner(path, said.signed_by)
+            proven = said.previous
             yield version, said
 
     def _check_owner(self, path: str, signed_by: str) -> None:
