@@ -150,6 +150,7 @@ def test_a_message_whose_content_is_damaged_is_left_out_and_stays_and_holds_up_n
         damage_oldest(tmp_path, reader)
     for _ in range(2):
         page = run(owner, submission(three, QueryMessages(ALL)))[0]
+        assert isinstance(page, MessagesPage)
         assert (texts(page), page.total) == ([b"3", b"3"], 3)
     assert [texts(page) for page in ask_all(owner)] == [[b"1"], [b"2"], [b"3", b"3"]]
     assert run(owner, submission(two, QueryMessages(Page(0, 1)))) == [UNAVAILABLE]
