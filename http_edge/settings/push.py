@@ -48,8 +48,8 @@ class Push(Section):
     """Least time between two notifications of one device by one edge process. Push services limit
     them for each device, and one says all: the wallet fetches whatever waits."""
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
-    """Agents whose queue one edge process watches for a notification; beyond it, the one that has
-    been watched for longest waits for its next message."""
+    """Agents whose queue one edge process watches for a notification. Beyond it, one that has had
+    its turn waits for its next message, or the new one does if none has had it."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

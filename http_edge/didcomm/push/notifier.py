@@ -63,7 +63,9 @@ class PushNotifier:
         self._settings = settings
         self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By the agent that is watched; the longest watched first."""
+        """By the agent that is watched."""
+        self._pausing: dict[str, None] = {}
+        """The agents that pause after a turn, notified or not; since the longest time first."""
         self._news: set[str] = set()
         """The agents for which a message came since their queue was looked at."""
         self._resting: set[str] = set()
@@ -74,25 +76,23 @@ class PushNotifier:
     def wake(self, did: str) -> None:
         """Watch the queue of agent ``did``, which has a device and got a message. Never waits.
 
-        If too many are watched, the one that has been for longest is not any more: otherwise those
-        who never fetch what they leave waiting could keep others from being notified.
+        If too many are watched, one that has had its turn is not any more: otherwise those who
+        never fetch what they leave waiting could keep others from being notified. If none has had
+        it, this one is not watched: if it took the place of one before it, those who come faster
+        than the service answers would let no turn come.
         """
         if self._closing:
             return
+        if did not in self._tasks:
+            if len(self._tasks) >= self._settings.agents_max and not self._make_room():
+                return
+            self._tasks[did] = asyncio.create_task(self._run(did), context=Context())
         self._news.add(did)
-        if did in self._tasks:
-            return
-        if len(self._tasks) >= self._settings.agents_max:
-            longest = next(iter(self._tasks))
-            self._tasks.pop(longest).cancel()
-            self._news.discard(longest)
-            self._counts["dropped"] += 1
-        self._tasks[did] = asyncio.create_task(self._run(did), context=Context())
 
     def figures(self) -> dict[str, int]:
         """Return counts since the start by result, and the number of agents being watched.
 
-        ``dropped``: agents that were not watched any longer, since there were too many.
+        ``dropped``: agents that were not watched, or not any longer, since there were too many.
         """
         counts = {result: self._counts[result] for result in RESULTS}
         return {**counts, "agents": len(self._tasks)}
@@ -106,17 +106,29 @@ class PushNotifier:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._gateway.close()
 
+    def _make_room(self) -> bool:
+        self._counts["dropped"] += 1
+        longest = next(iter(self._pausing), None)
+        if longest is None:
+            return False
+        del self._pausing[longest]
+        self._tasks.pop(longest).cancel()
+        self._news.discard(longest)
+        return True
+
     async def _run(self, did: str) -> None:
         watch, pause_s = _Watch(), self._settings.delay_s
         try:
             while True:
                 await self._sleep(pause_s)
+                self._pausing.pop(did, None)
                 self._resting.discard(watch.resting)
                 watch.resting = ""
                 self._news.discard(did)
                 if not await self._step(did, watch) and did not in self._news:
                     return
                 pause_s = self._settings.interval_s
+                self._pausing[did] = None
         except Exception:  # noqa: BLE001 - one agent's failure is not another's
             _LOG.exception("a push notification failed")
         finally:
@@ -124,6 +136,7 @@ class PushNotifier:
             # In one step with the end of the task, so that no news is given to an ended task.
             if self._tasks.get(did) is asyncio.current_task():
                 del self._tasks[did]
+                self._pausing.pop(did, None)
                 self._news.discard(did)
 
     async def _step(self, did: str, watch: _Watch) -> bool:

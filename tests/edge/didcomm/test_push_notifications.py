@@ -442,23 +442,25 @@ async def test_a_device_does_not_rest_for_another_one_whose_name_is_alike(
 
 
 @pytest.mark.parametrize("more", [{"agents_max": 1}])
-async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
+async def test_of_too_many_agents_one_that_was_notified_makes_room(
     network: WalletNetwork, mediator: Mediator, push: AgentHost, pauses: Pauses
 ) -> None:
-    bobs = await network.bobs(2)
+    first, second = bobs = await network.bobs(2)
     for token, bob in zip(("first", "second"), bobs, strict=True):
         await bob.wallet.set_push_device(token, "iOS")
         await network.write(bob, "one")
     assert (figures(mediator)["agents"], figures(mediator)["dropped"]) == (1, 1)
-    for _ in bobs:
-        await pauses.end_next()
-    assert [each["device_token"] for each in await push.notifications(1)] == ["second"]
     await pauses.end_next()
-    await unwatched(mediator)
+    assert [each["device_token"] for each in await push.notifications(1)] == ["first"]
+    await pauses.begun()
+    await network.write(second, "two")
+    await pauses.end_next()
+    assert [each["device_token"] for each in await push.notifications(2)] == ["first", "second"]
+    await pauses.begun()
     mediator.clock.advance(1)
-    await network.write(bobs[0], "two")
+    await network.write(first, "two")
     await pauses.end_next()
-    assert [each["device_token"] for each in await push.notifications(2)] == ["second", "first"]
+    assert (await push.notifications(3))[-1]["device_token"] == "first"
 
 
 class TestAFileThatBecomesUnusable:

@@ -17,23 +17,35 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, PushDeviceFound, QueueState
+from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
-from tests.unit.outbound.agent_host import WAIT_S, AgentHost
+from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate
 from tests.unit.outbound.delivery_network import (
     ALICE,
     BOB,
     DeliveryNetwork,
     delivery_network,
     envelopes,
+    raw_key,
 )
 from tests.unit.push.pauses import Pauses
 
 DEVICE = PushDevice("fcm", "token", "Android")
+STRANGERS = [did_key(raw_key(number)) for number in range(10, 22)]
 SOON_S, LATER_S = 5.0, 600.0
 Watch = Callable[..., PushNotifier]
+
+
+async def connect(network: DeliveryNetwork, did: str, device: PushDevice) -> None:
+    """Connect an agent that has this device."""
+    await network.connect(did, "")
+    found = await network.identities().ask(
+        did, SetPushDevice(device), did.encode()[-16:], PushDeviceFound
+    )
+    assert isinstance(found, PushDeviceFound), found
 
 
 @pytest.fixture
@@ -41,11 +53,7 @@ async def network(tmp_path: Path) -> AsyncIterator[DeliveryNetwork]:
     """Two agents with the same device."""
     async with delivery_network(tmp_path) as running:
         for did in (ALICE, BOB):
-            await running.connect(did, "")
-            found = await running.identities().ask(
-                did, SetPushDevice(DEVICE), did.encode()[-16:], PushDeviceFound
-            )
-            assert isinstance(found, PushDeviceFound), found
+            await connect(running, did, DEVICE)
         yield running
 
 
@@ -58,12 +66,13 @@ def pauses() -> Pauses:
 async def watch(
     network: DeliveryNetwork, host: AgentHost, clock: HandClock, pauses: Pauses
 ) -> AsyncIterator[Watch]:
-    """Makes a notifier that watches at most so many agents."""
+    """Makes a notifier that watches at most so many agents, and notifies one at a time."""
     made: list[PushNotifier] = []
 
     def notifier(agents_max: int = 10) -> PushNotifier:
         settings = Push(
             webhook_url=f"http://127.0.0.1:{host.port}/push",
+            in_flight_max=1,
             agents_max=agents_max,
             delay_s=SOON_S,
             interval_s=LATER_S,
@@ -192,15 +201,65 @@ async def test_who_makes_room_for_another_leaves_nothing_that_keeps_a_device_at_
 
 
 async def test_who_is_watched_again_before_its_last_watch_has_ended_is_watched_once(
-    watch: Watch, pauses: Pauses
+    network: DeliveryNetwork, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch(agents_max=2)
+    for did in (ALICE, BOB):
+        await network.queue(did, *envelopes(1))
+        notifier.wake(did)
+        await pauses.end_next()
+        await pauses.begun()
+    notifier.wake(STRANGERS[0])  # in place of the first
+    notifier.wake(ALICE)  # in place of the second
+    for _ in range(2):
+        assert (await pauses.begun())[0] == SOON_S
+    assert notifier.figures()["agents"] == 2
+    assert notifier.figures()["dropped"] == 2
+
+
+async def test_agents_are_notified_as_fast_as_the_service_answers_however_many_others_come(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier, tokens = watch(agents_max=3), [f"device {number}" for number in range(len(STRANGERS))]
+    for did, token in zip(STRANGERS, tokens, strict=True):
+        await connect(network, did, PushDevice("fcm", token, "Android"))
+        await network.queue(did, *envelopes(1))
+    host.answer = gate = Gate()
+    for did in STRANGERS[:3]:
+        notifier.wake(did)
+        await pauses.end_next()
+    await host.has(1)
+    for did in STRANGERS[3:]:
+        notifier.wake(did)
+    assert notifier.figures()["dropped"] == len(STRANGERS) - 3
+    gate.released.set()
+    notified = [each["device_token"] for each in await host.notifications(3)]
+    assert sorted(notified) == tokens[:3]
+    for _ in range(3):  # they are watched on, and make room
+        assert (await pauses.begun())[0] == LATER_S
+    notifier.wake(STRANGERS[3])
+    await pauses.end_next()
+    assert (await host.notifications(4))[-1]["device_token"] == tokens[3]
+
+
+async def test_an_agent_that_is_notified_again_makes_no_room_meanwhile(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
 ) -> None:
     notifier = watch(agents_max=1)
+    await queued_later(network, 0)
     notifier.wake(ALICE)
-    await pauses.begun()
+    await pauses.end_next()
+    await host.has(1)
+    await queued_later(network, 1)
+    host.answer = gate = Gate()
+    await pauses.end_next()
+    await host.has(2)
+    await network.queue(BOB, *envelopes(1))
     notifier.wake(BOB)
-    notifier.wake(ALICE)
-    await pauses.begun()
-    assert notifier.figures()["agents"] == 1
+    gate.released.set()
+    assert await pauses.end_next() == LATER_S
+    await unwatched(notifier)
+    assert (notifier.figures()["sent"], notifier.figures()["dropped"]) == (2, 1)
 
 
 async def test_a_device_of_another_service_is_not_watched(
