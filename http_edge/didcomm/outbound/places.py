@@ -14,27 +14,17 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from enum import Enum, auto
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from cachetools import LRUCache
-
+from http_edge.didcomm.outbound.responsiveness import RememberedEndpoints, Responsiveness
 from http_edge.settings.settings import Outbound
 
 _IPV4_NETWORK_BITS: Final = 24
 _IPV6_NETWORK_BITS: Final = 48
 _DOMAIN_LABELS: Final = 2
 _R = TypeVar("_R")
-
-
-class Responsiveness(Enum):
-    """How quickly an endpoint has answered so far."""
-
-    NEW = auto()
-    QUICK = auto()
-    SLOW = auto()
 
 
 class Places:
@@ -48,7 +38,7 @@ class Places:
             Responsiveness.NEW: _Pool(settings, SharedPlaces(settings.in_flight_new_max), whole),
             Responsiveness.SLOW: _Pool(settings, SharedPlaces(settings.in_flight_slow_max)),
         }
-        self._known: LRUCache[str, Responsiveness] = LRUCache(settings.endpoints_remembered_max)
+        self._known = RememberedEndpoints(settings.endpoints_remembered_max)
 
     @asynccontextmanager
     async def turn(self, agent: str, endpoint: str) -> AsyncIterator[Turn]:
@@ -64,15 +54,17 @@ class Places:
 
     def responsiveness(self, name: str) -> Responsiveness:
         """Return the responsiveness of an endpoint by the name under which it is remembered."""
-        return self._known.get(name, Responsiveness.NEW)
+        return self._known.get(name)
 
     def is_quick(self, agent: str, endpoint: str) -> bool:
         """Did an agent's endpoint answer quickly the last time?"""
         return self.responsiveness(_name(agent, endpoint)) is Responsiveness.QUICK
 
-    def remember(self, name: str, responsiveness: Responsiveness) -> None:
-        """Remember an endpoint's responsiveness; forget the longest unused if too many."""
-        self._known[name] = responsiveness
+    def remember(
+        self, name: str, addresses: Collection[str], responsiveness: Responsiveness
+    ) -> None:
+        """Remember the responsiveness of an endpoint at these addresses, or of its look-up."""
+        self._known.set(name, _source(addresses), responsiveness)
 
     def of(
         self, responsiveness: Responsiveness, addresses: Collection[str]
@@ -209,15 +201,15 @@ class Turn:
     def answered(self) -> None:
         """Remember the endpoint as quick if its answer to the last work was not late."""
         if not self._late:
-            self._places.remember(self._name, Responsiveness.QUICK)
+            self._places.remember(self._name, self._addresses, Responsiveness.QUICK)
 
     def timed_out(self) -> None:
         """Remember the endpoint as slow, because the last work ended without an answer."""
-        self._places.remember(self._name, Responsiveness.SLOW)
+        self._places.remember(self._name, self._addresses, Responsiveness.SLOW)
 
     async def _slow_down(self) -> bool:
         """Change to slow places; False if any of them is taken."""
-        self._places.remember(self._name, Responsiveness.SLOW)
+        self._places.remember(self._name, self._addresses, Responsiveness.SLOW)
         if self.responsiveness is Responsiveness.SLOW:
             return True
         wanted = self._places.of(Responsiveness.SLOW, self._addresses)

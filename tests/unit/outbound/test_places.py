@@ -13,7 +13,8 @@ from yarl import URL
 
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound.destinations import DeliveryOutcome, Destinations
-from http_edge.didcomm.outbound.places import Places, Responsiveness, SharedPlaces, Turn
+from http_edge.didcomm.outbound.places import Places, SharedPlaces, Turn
+from http_edge.didcomm.outbound.responsiveness import Responsiveness
 from http_edge.settings.settings import Outbound
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate
 from tests.unit.outbound.delivery_network import (
@@ -79,7 +80,7 @@ async def begun(
     running = []
     for agent, address, responsiveness in wanted:
         if responsiveness is not Responsiveness.NEW:
-            places.remember(f"{agent} http://agent.example/", responsiveness)
+            places.remember(f"{agent} http://agent.example/", [address], responsiveness)
         taken: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         running.append(asyncio.create_task(take(agent, address, taken)))
         has_place.append(asyncio.ensure_future(asyncio.shield(taken)))
@@ -233,22 +234,40 @@ async def test_an_endpoint_that_answers_quickly_again_is_slow_no_longer() -> Non
         return "accepted"
 
     for before in (Responsiveness.NEW, Responsiveness.SLOW):
-        places.remember("agent endpoint", before)
+        places.remember("agent endpoint", ["192.0.2.1"], before)
         async with places.turn("agent", "endpoint") as turn:
             await turn.take(["192.0.2.1"])
             assert await turn.timed(answer()) == "accepted"
             turn.answered()
         assert places.responsiveness("agent endpoint") is Responsiveness.QUICK
     async with places.turn("agent", "endpoint") as turn:
+        await turn.take(["192.0.2.1"])
         turn.timed_out()
     assert places.responsiveness("agent endpoint") is Responsiveness.SLOW
     assert places.responsiveness("another endpoint") is Responsiveness.NEW
 
 
+async def test_a_quick_endpoint_waits_for_no_new_one_however_many_others_answer_quickly() -> None:
+    places = Places(Outbound(endpoints_remembered_max=8, in_flight_new_max=1))
+    honest = ("honest", "198.51.100.1"), ("neighbour", "198.51.100.2")
+    strangers = [(f"stranger {number}", f"203.0.{number % 3}.{number}") for number in range(40)]
+    for agent, address in (*honest, *strangers):
+        async with places.turn(agent, "http://agent.example/") as turn:
+            await turn.take([address])
+            turn.answered()
+    silent = [(f"silent {number}", f"192.0.{number}.1", Responsiveness.NEW) for number in range(3)]
+    again = [
+        (agent, address, places.responsiveness(f"{agent} http://agent.example/"))
+        for agent, address in honest
+    ]
+    async with begun(places, *silent, *again) as taken:
+        assert [turn.done() for turn in taken] == [True, False, False, True, True]
+
+
 async def test_only_so_many_endpoints_are_remembered_and_the_used_ones_longest() -> None:
     places = Places(Outbound(endpoints_remembered_max=2))
     for name in ("a", "b", "a", "c"):
-        places.remember(name, Responsiveness.QUICK)
+        places.remember(name, ["192.0.2.1"], Responsiveness.QUICK)
     assert [places.responsiveness(name) for name in "abc"] == [
         Responsiveness.QUICK,
         Responsiveness.NEW,
@@ -317,11 +336,11 @@ async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
     agents: AgentHost, names: HangingNames, strangers: Responsiveness, known: Responsiveness
 ) -> None:
     ways = Destinations(Outbound(slow_s=60), permitted=lambda *_: True)
-    ways._places.remember(f"{ALICE} {agents.url()}", known)
+    ways._places.remember(f"{ALICE} {agents.url()}", ["127.0.0.1"], known)
     waiting = []
     for number in range(40):
         url = f"http://s{number}.{names.hangs}/"
-        ways._places.remember(f"stranger {number} {url}", strangers)
+        ways._places.remember(f"stranger {number} {url}", [names.hangs], strangers)
         waiting.append(asyncio.create_task(deliver(ways, f"stranger {number}", url)))
     await names.hold(8)
     delivered = await asyncio.wait_for(deliver(ways, ALICE, agents.url()), WAIT_S)

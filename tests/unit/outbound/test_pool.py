@@ -19,13 +19,14 @@ from actors.core.commands import (
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound import worker
-from http_edge.didcomm.outbound.places import Responsiveness
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
+from http_edge.didcomm.outbound.responsiveness import Responsiveness
 from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, HURRIES_MAX, QUERYING_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import (
     ALICE,
     BOB,
+    LOOPBACK,
     DeliveryNetwork,
     envelopes,
     idle,
@@ -384,9 +385,9 @@ async def one_in_line(
         silent.answer = gate = Gate()
         for did in STRANGERS:
             await network.connect(did, silent.url(), queued=envelopes(1))
-            places.remember(f"{did} {silent.url()}", strangers)
+            places.remember(f"{did} {silent.url()}", [LOOPBACK], strangers)
             workers.wake(did)
-        places.remember(f"{ALICE} {agents.url()}", Responsiveness.QUICK)
+        places.remember(f"{ALICE} {agents.url()}", [LOOPBACK], Responsiveness.QUICK)
         await silent.has(1)
         await network.identities().answered(QueryConnection, len(STRANGERS))
         # By the time of a later answer one is delivered to, and the other stands in line.
