@@ -44,7 +44,7 @@ class AuthFailure(Enum):
     """Not in the protocol: too many pings and pongs before the first message."""
     TEMPORARILY_UNAVAILABLE = 1013
     """Not in the protocol: the host did not answer, the identity has too many sockets, or there was
-    no place to fetch the document of its DID."""
+    no slot to fetch the document of its DID."""
 
 
 DETAILS: Final[dict[AuthFailure, str]] = {

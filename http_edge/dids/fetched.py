@@ -44,13 +44,13 @@ _PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
 _BESIDE_BODY_BYTES: Final = 65_536
 """Bytes of an answer that are read beyond the largest body: its head, and marks of chunks."""
 _SHARES: Final = 4
-"""A client address may take a quarter of the places that stay free: of 32 places, 4 addresses that
+"""A client address may take a quarter of the slots that stay free: of 32 slots, 4 addresses that
 take all they can leave 12, and 8 leave 4."""
 _Document = TypeVar("_Document")
 
 
 def may_take(held: int, free: int) -> bool:
-    """May an address that holds so many places take one of those that are free?"""
+    """May an address that holds so many slots take one of those that are free?"""
     return _SHARES * held < free
 
 
@@ -113,11 +113,11 @@ NO_CALLER: Final = Caller()
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
-    """The place of a fetch among those at once.
+class _Slot:
+    """The slot of a fetch among those at once.
 
-    A thread that looks a name up cannot be stopped, so ``lookup`` holds the place beyond the time
-    limit of the fetch: there are as many threads as places, and no look-up waits for a thread.
+    A thread that looks a name up cannot be stopped, so ``lookup`` holds the slot beyond the time
+    limit of the fetch: there are as many threads as slots, and no look-up waits for a thread.
     """
 
     host: str | None
@@ -155,7 +155,7 @@ class FetchedDids(Generic[_Document]):
         )
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
-        self._places: list[_Place] = []
+        self._slots: list[_Slot] = []
         self._line = asyncio.Lock()
         self._freed = asyncio.Event()
 
@@ -181,14 +181,14 @@ class FetchedDids(Generic[_Document]):
         return None if fetch is None else await asyncio.shield(fetch)
 
     async def resolve_in_turn(self, did: str) -> _Document | None:
-        """Like ``resolve``, but wait in line until the caller's address may take a place.
+        """Like ``resolve``, but wait in line until the caller's address may take a slot.
 
         For the mediator's own work, which has one share for all agents that it is done for: any of
         them could take it again and again.
         """
         if self.known(did) is Fetch.NEEDED:
             async with self._line:
-                while not self._is_place_for(self._caller.address()):
+                while not self._is_slot_for(self._caller.address()):
                     self._freed.clear()
                     await self._freed.wait()
                 if self.known(did) is Fetch.NEEDED:
@@ -197,48 +197,48 @@ class FetchedDids(Generic[_Document]):
 
     async def close(self) -> None:
         """End the fetches under way."""
-        lookups = [place.lookup for place in self._places if place.lookup is not None]
+        lookups = [slot.lookup for slot in self._slots if slot.lookup is not None]
         ending: list[asyncio.Future[Any]] = [*self._under_way.values(), *lookups]
         for each in ending:
             each.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
     def _begun(self, did: str) -> asyncio.Task[_Document | None] | None:
-        """The fetch of ``did``, begun if there is a place; None if there is none."""
+        """The fetch of ``did``, begun if there is a slot; None if there is none."""
         fetch = self._under_way.get(did)
         if fetch is None:
-            place = _Place(_host(self._url(did)), self._caller.address())
-            if not self._has_room(place):
+            slot = _Slot(_host(self._url(did)), self._caller.address())
+            if not self._has_room(slot):
                 return None
-            self._places.append(place)
-            fetch = asyncio.create_task(self._fetch_and_remember(did, place))
-            fetch.add_done_callback(lambda _: self._ended(did, place))
+            self._slots.append(slot)
+            fetch = asyncio.create_task(self._fetch_and_remember(did, slot))
+            fetch.add_done_callback(lambda _: self._ended(did, slot))
             self._under_way[did] = fetch
         return fetch
 
-    def _has_room(self, new: _Place) -> bool:
-        free = self._limits.fetches_max - len(self._places)
-        of_host = sum(place.host == new.host for place in self._places)
+    def _has_room(self, new: _Slot) -> bool:
+        free = self._limits.fetches_max - len(self._slots)
+        of_host = sum(slot.host == new.host for slot in self._slots)
         is_left = free > 0 and of_host < self._limits.fetches_per_host_max
-        return is_left and self._is_place_for(new.address)
+        return is_left and self._is_slot_for(new.address)
 
-    def _is_place_for(self, address: str | None) -> bool:
-        held = sum(place.address == address for place in self._places)
-        return address is None or may_take(held, self._limits.fetches_max - len(self._places))
+    def _is_slot_for(self, address: str | None) -> bool:
+        held = sum(slot.address == address for slot in self._slots)
+        return address is None or may_take(held, self._limits.fetches_max - len(self._slots))
 
-    def _ended(self, did: str, place: _Place) -> None:
+    def _ended(self, did: str, slot: _Slot) -> None:
         del self._under_way[did]
-        if place.lookup is None:
-            self._free(place)
+        if slot.lookup is None:
+            self._free(slot)
         else:
-            place.lookup.add_done_callback(lambda lookup: self._answered(lookup, place))
+            slot.lookup.add_done_callback(lambda lookup: self._answered(lookup, slot))
 
-    def _free(self, place: _Place) -> None:
-        self._places.remove(place)
+    def _free(self, slot: _Slot) -> None:
+        self._slots.remove(slot)
         self._freed.set()
 
-    def _answered(self, lookup: asyncio.Future[Sequence[str]], place: _Place) -> None:
-        self._free(place)
+    def _answered(self, lookup: asyncio.Future[Sequence[str]], slot: _Slot) -> None:
+        self._free(slot)
         if not lookup.cancelled():
             lookup.exception()  # seen here, or a failure after the time limit would be logged
 
@@ -253,21 +253,21 @@ class FetchedDids(Generic[_Document]):
         # A host and port that the operator has named may be a service of this machine.
         return is_public(address) if self._limits.allowed_hosts else may_reach(address, port)
 
-    async def _look_up(self, place: _Place, host: str, port: int) -> Sequence[str]:
-        place.lookup = asyncio.ensure_future(self._lookup(host, port))
-        return await asyncio.shield(place.lookup)
+    async def _look_up(self, slot: _Slot, host: str, port: int) -> Sequence[str]:
+        slot.lookup = asyncio.ensure_future(self._lookup(host, port))
+        return await asyncio.shield(slot.lookup)
 
-    async def _fetch_and_remember(self, did: str, place: _Place) -> _Document | None:
-        document = await self._fetch(did, place)
+    async def _fetch_and_remember(self, did: str, slot: _Slot) -> _Document | None:
+        document = await self._fetch(did, slot)
         with self._lock:
             self._remembered[did] = document
         return None if isinstance(document, Fetch) else document
 
-    async def _fetch(self, did: str, place: _Place) -> _Document | Fetch | None:
+    async def _fetch(self, did: str, slot: _Slot) -> _Document | Fetch | None:
         method, url, read = self._method(did), self._url(did), self._caller.read
         if method is None or url is None:
             return None
-        lookup = partial(self._look_up, place)
+        lookup = partial(self._look_up, slot)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 body = await self._get(url, lookup)

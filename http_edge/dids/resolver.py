@@ -76,7 +76,7 @@ class Resolver:
     async def resolve(self, did: str) -> DidDocument | Fetch | None:
         """The document, fetched over the network if necessary; None if there is none.
 
-        ``Fetch.NEEDED``: there was no place for the fetch, but there may be one soon.
+        ``Fetch.NEEDED``: there was no slot for the fetch, but there may be one soon.
         """
         found = self.resolve_now(did)
         if found is not Fetch.NEEDED or self._web is None:

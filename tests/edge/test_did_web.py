@@ -99,7 +99,7 @@ async def test_whom_a_contract_or_a_message_names_is_fetched_too(
 
 
 @pytest.mark.parametrize("settings", [ENABLED])
-async def test_a_did_for_whose_document_there_is_no_place_may_come_again(
+async def test_a_did_for_whose_document_there_is_no_slot_may_come_again(
     mediator: Mediator, alice: Identity, host: HttpsHost
 ) -> None:
     """Behind one address may be many clients, and "not found" would have them give up."""

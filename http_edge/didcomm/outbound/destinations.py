@@ -4,7 +4,7 @@ A stranger names the endpoint. An endpoint must be a URL that all parsers read a
 checked host is the host that is connected to. Then: one look-up of its name, public addresses of
 other machines only (or those of networks that the operator allows), connections only to the
 looked-up addresses, no redirect, no proxy, no cookie, a bounded time, no reading of the answer's
-body, and bounds on the deliveries under way (``places``) to each address, so that many names for
+body, and bounds on the deliveries under way (``slots``) to each address, so that many names for
 one host gain nothing.
 """
 
@@ -28,7 +28,7 @@ from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
-from http_edge.didcomm.outbound.places import Places, Turn
+from http_edge.didcomm.outbound.slots import Slots, Turn
 from http_edge.dids.addresses import CheckedNames, Lookup, Permitted, lookup_in_threads, may_reach
 from http_edge.dids.bounded_answers import BoundedConnector, plain_session
 from http_edge.settings.settings import Outbound
@@ -213,15 +213,15 @@ class Destinations:
         self._settings = settings
         self._headers = {**_HEADERS, hdrs.VIA: f"1.1 {via}"} if via else _HEADERS
         self._permitted = permitted or self._is_allowed
-        # As many threads as places: no look-up waits for the thread of another one.
+        # As many threads as slots: no look-up waits for the thread of another one.
         threads_max = settings.in_flight_max + settings.in_flight_slow_max
         self._lookup = lookup or lookup_in_threads("endpoint-names", threads_max)
         self._tls = tls or trusted_by_this_machine()
-        self._places = Places(settings)
+        self._slots = Slots(settings)
 
     def is_quick(self, endpoint: URL, agent: str) -> bool:
         """Did an agent's endpoint answer quickly the last time?"""
-        return self._places.is_quick(agent, str(endpoint))
+        return self._slots.is_quick(agent, str(endpoint))
 
     @asynccontextmanager
     async def to(self, endpoint: URL, agent: str = "") -> AsyncIterator[Destination | None]:
@@ -229,7 +229,7 @@ class Destinations:
 
         Wait for the endpoint's turn, and keep the turn until the context ends.
         """
-        async with self._places.turn(agent, str(endpoint)) as turn:
+        async with self._slots.turn(agent, str(endpoint)) as turn:
             addresses = await self._addresses(endpoint, turn)
             if not addresses:
                 yield None

@@ -19,7 +19,7 @@ from http_edge.didcomm.outbound.worker import DeliveryQueue, DeliveryWorker
 _LOG = logging.getLogger(__name__)
 _SHARE: Final = 100
 """A sweep stops one in so many workers at most for the agents that it found, whatever they wait
-for: there are places for some deliveries to slow endpoints, and it may be a place."""
+for: there are slots for some deliveries to slow endpoints, and it may be a slot."""
 _FAILED_SHARE: Final = 10
 """But one in so many if these have failed, so that ten times as many agents as workers have a try
 within a quarter of an hour. A new worker tries once, then after the longest pause: each try at an
@@ -44,7 +44,7 @@ class DeliveryWorkers:
         """Start or wake the worker of agent ``did``, who may have messages. Never waits.
 
         If there are too many workers, one that waits for its queries or its next try is stopped, or
-        one that waits for a place and whose endpoint has not answered quickly.
+        one that waits for a slot and whose endpoint has not answered quickly.
         """
         worker = self._agents.get(did)
         if worker is not None:
@@ -106,7 +106,7 @@ class DeliveryWorkers:
     async def close(self, seconds_max: float) -> None:
         """Complete the deliveries under way, begin no others, and end.
 
-        A worker that only waits, also for a place or a document, is cancelled at once. A delivery
+        A worker that only waits, also for a slot or a document, is cancelled at once. A delivery
         that takes longer than ``seconds_max`` is cancelled: its message stays queued and is
         delivered again.
         """

@@ -62,7 +62,7 @@ from http_edge.telemetry.line_pace import LinePace
 _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
 BATCH_MESSAGES_MAX: Final = 20
-"""Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its place.
+"""Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its slot.
 It ends after ``timeout_s`` at the latest, so that its last message is still leased when sent."""
 _BATCH_BYTES_MAX: Final = 1_048_576
 """Bytes of messages leased at once, at least one message: the memory of one delivery."""
@@ -144,7 +144,7 @@ class DeliveryQueue:
     async def learn(self, routing_keys: Sequence[str]) -> bool:
         """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed.
 
-        Return False if one may be fetched later: its host did not answer, or all places are taken.
+        Return False if one may be fetched later: its host did not answer, or all slots are taken.
         """
         fetched = self.fetched
         if fetched is None:

@@ -78,7 +78,7 @@ class PushNotifier:
 
         If too many are watched, one that has had its turn is not any more: otherwise those who
         never fetch what they leave waiting could keep others from being notified. If none has had
-        it, this one is not watched: if it took the place of one before it, those who come faster
+        it, this one is not watched: if it replaced one before it, those who come faster
         than the service answers would let no turn come.
         """
         if self._closing:

@@ -62,7 +62,7 @@ class PushService:
     def __init__(self, settings: Push, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._places = asyncio.Semaphore(settings.in_flight_max)
+        self._slots = asyncio.Semaphore(settings.in_flight_max)
         self._session: aiohttp.ClientSession | None = None
         self._paused_until_ms = self._pause_ms = 0
         self._is_closed = False
@@ -71,7 +71,7 @@ class PushService:
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Post ``body``; no request is made while the service wants a pause."""
-        async with self._places:
+        async with self._slots:
             pause_ms = self._paused_until_ms - self._clock()
             # More than all of the pause is left if the clock was set back.
             if self._is_closed or 0 < pause_ms <= self._pause_ms:

@@ -246,7 +246,7 @@ async def test_the_case_of_an_allowed_host_does_not_matter(
 
 
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "seconds_max": 60}}])
-async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again(
+async def test_messages_that_find_no_slot_to_wait_for_a_document_may_come_again(
     network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 1)
@@ -277,7 +277,7 @@ async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again
         }
     ],
 )
-async def test_no_client_address_takes_all_places_to_wait_for_documents(
+async def test_no_client_address_takes_all_slots_to_wait_for_documents(
     network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 2)

@@ -74,7 +74,7 @@ async def _no_answer(_host: str, _port: int) -> Sequence[str]:
 async def test_a_mediator_whose_document_may_come_later_has_refused_nothing(
     network: DeliveryNetwork, agents: AgentHost, limits: WebLimits
 ) -> None:
-    """There is no place for the fetch, or the host of the document does not answer."""
+    """There is no slot for the fetch, or the host of the document does not answer."""
     await network.connect(ALICE, agents.url(), ["did:web:mediator.example"])
     await network.queue(ALICE, *envelopes(1))
     fetched = FetchedDids(methods(network.clock), limits, lookup=_no_answer)

@@ -437,7 +437,7 @@ async def test_all_hosts_together_have_no_more_turns_at_once_than_the_bound(
 async def test_turns_that_are_over_leave_nothing_behind(agents: AgentHost) -> None:
     destinations = way_out(agents)
     await deliver(destinations, agents.url())
-    assert not any(pool.at for pool in destinations._places._pools.values())
+    assert not any(pool.at for pool in destinations._slots._pools.values())
 
 
 async def test_no_other_address_is_reached_whatever_the_url_says(agents: AgentHost) -> None:

@@ -372,7 +372,7 @@ async def test_a_sweep_does_not_start_a_worker_again_that_it_has_stopped(
 async def one_in_line(
     network: DeliveryNetwork, agents: AgentHost, strangers: Responsiveness
 ) -> AsyncIterator[tuple[DeliveryWorkers, AgentHost, Gate]]:
-    """Workers of two strangers, for one of which there is a place, and no room for another agent.
+    """Workers of two strangers, for one of which there is a slot, and no room for another agent.
 
     Their endpoint answers once its gate is open. Alice has a message; her endpoint answered before.
     """
@@ -381,13 +381,13 @@ async def one_in_line(
         workers = network.workers(
             agents.lookup, agents_max=2, in_flight_per_host_max=1, slow_s=60, timeout_s=120
         )
-        places = workers._queue.destinations._places
+        slots = workers._queue.destinations._slots
         silent.answer = gate = Gate()
         for did in STRANGERS:
             await network.connect(did, silent.url(), queued=envelopes(1))
-            places.remember(f"{did} {silent.url()}", [LOOPBACK], strangers)
+            slots.remember(f"{did} {silent.url()}", [LOOPBACK], strangers)
             workers.wake(did)
-        places.remember(f"{ALICE} {agents.url()}", [LOOPBACK], Responsiveness.QUICK)
+        slots.remember(f"{ALICE} {agents.url()}", [LOOPBACK], Responsiveness.QUICK)
         await silent.has(1)
         await network.identities().answered(QueryConnection, len(STRANGERS))
         # By the time of a later answer one is delivered to, and the other stands in line.

@@ -1,4 +1,4 @@
-"""Who has the places of deliveries: endpoints that do not answer hold up none but each other."""
+"""Who has the slots of deliveries: endpoints that do not answer hold up none but each other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from yarl import URL
 
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound.destinations import DeliveryOutcome, Destinations
-from http_edge.didcomm.outbound.places import Places, SharedPlaces, Turn
 from http_edge.didcomm.outbound.responsiveness import Responsiveness
+from http_edge.didcomm.outbound.slots import SharedSlots, Slots, Turn
 from http_edge.settings.settings import Outbound
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate
 from tests.unit.outbound.delivery_network import (
@@ -26,7 +26,7 @@ from tests.unit.outbound.delivery_network import (
 )
 
 SILENT = 68
-"""More endpoints than there are places."""
+"""More endpoints than there are slots."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_endpoints_that_never_answer_hold_up_none_that_does(
         await network.connect(did, endpoint)
         await network.queue(did, b"{}")
         workers.wake(did)
-    # All that get a place have one, and the others stand in line before the next message.
+    # All that get a slot have one, and the others stand in line before the next message.
     await network.queue(ALICE, *envelopes(2, first=1))
     workers.wake(ALICE)
     await agents.has(3)
@@ -65,14 +65,14 @@ async def test_endpoints_that_never_answer_hold_up_none_that_does(
 
 @asynccontextmanager
 async def begun(
-    places: Places, *wanted: tuple[str, str, Responsiveness]
+    slots: Slots, *wanted: tuple[str, str, Responsiveness]
 ) -> AsyncIterator[list[asyncio.Task[Turn]]]:
     """Turns of agents at addresses that are known as that, all at once."""
     end = asyncio.Event()
-    has_place: list[asyncio.Task[Turn]] = []
+    has_slot: list[asyncio.Task[Turn]] = []
 
     async def take(agent: str, address: str, taken: asyncio.Future[Turn]) -> None:
-        async with places.turn(agent, "http://agent.example/") as turn:
+        async with slots.turn(agent, "http://agent.example/") as turn:
             await turn.take([address])
             taken.set_result(turn)
             await end.wait()
@@ -80,13 +80,13 @@ async def begun(
     running = []
     for agent, address, responsiveness in wanted:
         if responsiveness is not Responsiveness.NEW:
-            places.remember(f"{agent} http://agent.example/", [address], responsiveness)
+            slots.remember(f"{agent} http://agent.example/", [address], responsiveness)
         taken: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         running.append(asyncio.create_task(take(agent, address, taken)))
-        has_place.append(asyncio.ensure_future(asyncio.shield(taken)))
-    for _ in range(3):  # no turn waits for anything but a place
+        has_slot.append(asyncio.ensure_future(asyncio.shield(taken)))
+    for _ in range(3):  # no turn waits for anything but a slot
         await asyncio.sleep(0)
-    yield has_place
+    yield has_slot
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
@@ -105,9 +105,9 @@ async def begun(
 async def test_new_and_slow_endpoints_wait_for_their_own_kind_alone(
     bound: str, first: Responsiveness, refused: Responsiveness, served: Responsiveness
 ) -> None:
-    places = Places(Outbound.model_validate({"in_flight_per_host_max": 1, bound: 1}))
+    slots = Slots(Outbound.model_validate({"in_flight_per_host_max": 1, bound: 1}))
     turns = [("a", "192.0.2.1", first), ("b", "198.51.100.1", refused)]
-    async with begun(places, *turns, ("c", "203.0.113.1", served)) as taken:
+    async with begun(slots, *turns, ("c", "203.0.113.1", served)) as taken:
         assert [turn.done() for turn in taken] == [True, False, True]
 
 
@@ -120,22 +120,22 @@ async def test_new_and_slow_endpoints_wait_for_their_own_kind_alone(
         ("example.com", "a.example.com", "example"),
     ],
 )
-async def test_a_network_or_domain_has_a_share_of_the_places_whatever_its_addresses(
+async def test_a_network_or_domain_has_a_share_of_the_slots_whatever_its_addresses(
     one: str, same_network: str, another: str
 ) -> None:
-    places = Places(Outbound(in_flight_per_network_max=1))
+    slots = Slots(Outbound(in_flight_per_network_max=1))
     addresses = (one, same_network, another)
     turns = [(address, address, Responsiveness.NEW) for address in addresses]
-    async with begun(places, *turns) as taken:
+    async with begun(slots, *turns) as taken:
         assert [turn.done() for turn in taken] == [True, False, True]
 
 
-async def test_networks_get_places_in_turn_however_many_deliveries_wait_for_one() -> None:
-    places = Places(Outbound(in_flight_max=1, in_flight_per_host_max=1))
+async def test_networks_get_slots_in_turn_however_many_deliveries_wait_for_one() -> None:
+    slots = Slots(Outbound(in_flight_max=1, in_flight_per_host_max=1))
     served: list[str] = []
 
     async def deliver(address: str) -> None:
-        async with places.turn(address, "http://agent.example/") as turn:
+        async with slots.turn(address, "http://agent.example/") as turn:
             await turn.take([address])
             served.append(address)
             await asyncio.sleep(0)
@@ -145,39 +145,39 @@ async def test_networks_get_places_in_turn_however_many_deliveries_wait_for_one(
     assert served == [*strangers[:2], "198.51.100.1", "203.0.113.1", *strangers[2:]]
 
 
-async def test_who_waits_for_a_place_no_longer_leaves_it_to_the_next() -> None:
-    places = SharedPlaces(1)
-    await places.acquire("first")
-    gone, given, last, left = [asyncio.create_task(places.acquire(name)) for name in "abcd"]
+async def test_who_waits_for_a_slot_no_longer_leaves_it_to_the_next() -> None:
+    slots = SharedSlots(1)
+    await slots.acquire("first")
+    gone, given, last, left = [asyncio.create_task(slots.acquire(name)) for name in "abcd"]
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.wait({left})
-    assert list(places._waiting) == ["a", "b", "c"]
+    assert list(slots._waiting) == ["a", "b", "c"]
     gone.cancel()
-    places.release()
+    slots.release()
     given.cancel()
     await asyncio.wait_for(last, WAIT_S)
     assert gone.cancelled()
     assert given.cancelled()
-    places.release()
-    assert not places.locked()
+    slots.release()
+    assert not slots.locked()
 
 
-async def test_a_place_is_not_lost_when_very_many_stop_to_wait_at_once() -> None:
+async def test_a_slot_is_not_lost_when_very_many_stop_to_wait_at_once() -> None:
     """As when an edge stops: a delivery may end before their tasks run."""
-    places = SharedPlaces(1)
-    await places.acquire("under way")
-    gone = [asyncio.create_task(places.acquire(str(number % 10))) for number in range(2_000)]
+    slots = SharedSlots(1)
+    await slots.acquire("under way")
+    gone = [asyncio.create_task(slots.acquire(str(number % 10))) for number in range(2_000)]
     await asyncio.sleep(0)
     for each in gone:
         each.cancel()
-    places.release()
-    assert not places.locked()
+    slots.release()
+    assert not slots.locked()
     await asyncio.wait(gone)
     assert all(each.cancelled() for each in gone)
 
 
-async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentHost) -> None:
+async def test_an_endpoint_that_is_slow_gives_its_slot_to_others(agents: AgentHost) -> None:
     agents.answer = gate = Gate()
     ways = Destinations(
         Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120),
@@ -193,20 +193,20 @@ async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentH
     first = asyncio.create_task(deliver(ALICE))
     await agents.has(1)
     second = asyncio.create_task(deliver(BOB))
-    await agents.has(2)  # in the place that the first one had
-    # The only slow place is the first one's: the second one is given up, and its message stays.
+    await agents.has(2)  # in the slot that the first one had
+    # The only slow slot is the first one's: the second one is given up, and its message stays.
     assert await asyncio.wait_for(second, WAIT_S) is DeliveryOutcome.TIMED_OUT
     assert not first.done()
     gate.released.set()
     assert await asyncio.wait_for(first, WAIT_S) is DeliveryOutcome.ACCEPTED
-    assert ways._places.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
+    assert ways._slots.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
 
 
-async def test_a_delivery_that_became_slow_gives_its_slow_place_back() -> None:
-    places = Places(Outbound(slow_s=0.05, in_flight_slow_max=1))
-    for agent in ("a", "b"):  # the second one could not become slow without the place of the first
+async def test_a_delivery_that_became_slow_gives_its_slow_slot_back() -> None:
+    slots = Slots(Outbound(slow_s=0.05, in_flight_slow_max=1))
+    for agent in ("a", "b"):  # the second one could not become slow without the slot of the first
         answer = asyncio.Event()
-        async with places.turn(agent, "endpoint") as turn:
+        async with slots.turn(agent, "endpoint") as turn:
             await turn.take(["192.0.2.1"])
             late = asyncio.create_task(turn.timed(answer.wait()))
             async with asyncio.timeout(WAIT_S):
@@ -214,7 +214,7 @@ async def test_a_delivery_that_became_slow_gives_its_slow_place_back() -> None:
                     await asyncio.sleep(0)
             answer.set()
             assert await late
-    assert not any(place.locked() for place in places.of(Responsiveness.SLOW, ()))
+    assert not any(slot.locked() for slot in slots.of(Responsiveness.SLOW, ()))
 
 
 async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_slow(
@@ -224,51 +224,51 @@ async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_sl
     bounds = Outbound(slow_s=60, timeout_s=0.05)
     ways = Destinations(bounds, lookup=agents.lookup, permitted=lambda *_: True)
     assert await deliver(ways, ALICE, agents.url()) is DeliveryOutcome.TIMED_OUT
-    assert ways._places.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
+    assert ways._slots.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
 
 
 async def test_an_endpoint_that_answers_quickly_again_is_slow_no_longer() -> None:
-    places = Places(Outbound())
+    slots = Slots(Outbound())
 
     async def answer() -> str:
         return "accepted"
 
     for before in (Responsiveness.NEW, Responsiveness.SLOW):
-        places.remember("agent endpoint", ["192.0.2.1"], before)
-        async with places.turn("agent", "endpoint") as turn:
+        slots.remember("agent endpoint", ["192.0.2.1"], before)
+        async with slots.turn("agent", "endpoint") as turn:
             await turn.take(["192.0.2.1"])
             assert await turn.timed(answer()) == "accepted"
             turn.answered()
-        assert places.responsiveness("agent endpoint") is Responsiveness.QUICK
-    async with places.turn("agent", "endpoint") as turn:
+        assert slots.responsiveness("agent endpoint") is Responsiveness.QUICK
+    async with slots.turn("agent", "endpoint") as turn:
         await turn.take(["192.0.2.1"])
         turn.timed_out()
-    assert places.responsiveness("agent endpoint") is Responsiveness.SLOW
-    assert places.responsiveness("another endpoint") is Responsiveness.NEW
+    assert slots.responsiveness("agent endpoint") is Responsiveness.SLOW
+    assert slots.responsiveness("another endpoint") is Responsiveness.NEW
 
 
 async def test_a_quick_endpoint_waits_for_no_new_one_however_many_others_answer_quickly() -> None:
-    places = Places(Outbound(endpoints_remembered_max=8, in_flight_new_max=1))
+    slots = Slots(Outbound(endpoints_remembered_max=8, in_flight_new_max=1))
     honest = ("honest", "198.51.100.1"), ("neighbour", "198.51.100.2")
     strangers = [(f"stranger {number}", f"203.0.{number % 3}.{number}") for number in range(40)]
     for agent, address in (*honest, *strangers):
-        async with places.turn(agent, "http://agent.example/") as turn:
+        async with slots.turn(agent, "http://agent.example/") as turn:
             await turn.take([address])
             turn.answered()
     silent = [(f"silent {number}", f"192.0.{number}.1", Responsiveness.NEW) for number in range(3)]
     again = [
-        (agent, address, places.responsiveness(f"{agent} http://agent.example/"))
+        (agent, address, slots.responsiveness(f"{agent} http://agent.example/"))
         for agent, address in honest
     ]
-    async with begun(places, *silent, *again) as taken:
+    async with begun(slots, *silent, *again) as taken:
         assert [turn.done() for turn in taken] == [True, False, False, True, True]
 
 
 async def test_only_so_many_endpoints_are_remembered_and_the_used_ones_longest() -> None:
-    places = Places(Outbound(endpoints_remembered_max=2))
+    slots = Slots(Outbound(endpoints_remembered_max=2))
     for name in ("a", "b", "a", "c"):
-        places.remember(name, ["192.0.2.1"], Responsiveness.QUICK)
-    assert [places.responsiveness(name) for name in "abc"] == [
+        slots.remember(name, ["192.0.2.1"], Responsiveness.QUICK)
+    assert [slots.responsiveness(name) for name in "abc"] == [
         Responsiveness.QUICK,
         Responsiveness.NEW,
         Responsiveness.QUICK,
@@ -336,11 +336,11 @@ async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
     agents: AgentHost, names: HangingNames, strangers: Responsiveness, known: Responsiveness
 ) -> None:
     ways = Destinations(Outbound(slow_s=60), permitted=lambda *_: True)
-    ways._places.remember(f"{ALICE} {agents.url()}", ["127.0.0.1"], known)
+    ways._slots.remember(f"{ALICE} {agents.url()}", ["127.0.0.1"], known)
     waiting = []
     for number in range(40):
         url = f"http://s{number}.{names.hangs}/"
-        ways._places.remember(f"stranger {number} {url}", [names.hangs], strangers)
+        ways._slots.remember(f"stranger {number} {url}", [names.hangs], strangers)
         waiting.append(asyncio.create_task(deliver(ways, f"stranger {number}", url)))
     await names.hold(8)
     delivered = await asyncio.wait_for(deliver(ways, ALICE, agents.url()), WAIT_S)
@@ -349,7 +349,7 @@ async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
     assert await asyncio.gather(*waiting) == [None] * 40
 
 
-async def test_a_look_up_that_is_given_up_holds_its_place_until_the_name_service_has_answered(
+async def test_a_look_up_that_is_given_up_holds_its_slot_until_the_name_service_has_answered(
     agents: AgentHost, names: HangingNames
 ) -> None:
     bounds = Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120)
@@ -357,10 +357,10 @@ async def test_a_look_up_that_is_given_up_holds_its_place_until_the_name_service
     url = f"http://{names.hangs}/"
     slow = asyncio.create_task(deliver(ways, "first", url))
     await names.hold(1)
-    # It waits until the first one is in the only slow place, and finds none when it is late too.
+    # It waits until the first one is in the only slow slot, and finds none when it is late too.
     assert await asyncio.wait_for(deliver(ways, "second", url), WAIT_S) is None
-    assert all(place.locked() for place in ways._places.of(Responsiveness.SLOW, ()))
-    assert ways._places.of(Responsiveness.NEW, ())[0].locked()
+    assert all(slot.locked() for slot in ways._slots.of(Responsiveness.SLOW, ()))
+    assert ways._slots.of(Responsiveness.NEW, ())[0].locked()
     names.release()
     assert await asyncio.wait_for(deliver(ways, BOB, agents.url()), WAIT_S) is not None
     assert await slow is None

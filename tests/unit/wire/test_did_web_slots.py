@@ -1,4 +1,4 @@
-"""Places for the fetches of documents: no host, no client and no name service takes them all."""
+"""Slots for the fetches of documents: no host, no client and no name service takes them all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_more_fetches_than_the_limit_are_not_started() -> None:
     assert web_dids.known("did:web:second.example") is None
 
 
-async def test_one_host_does_not_take_all_places() -> None:
+async def test_one_host_does_not_take_all_slots() -> None:
     names = HeldNames()
     web_dids = FetchedDids(METHODS, WebLimits(fetches_per_host_max=1), lookup=names)
     first = asyncio.create_task(web_dids.resolve("did:web:slow.example:one"))
@@ -53,7 +53,7 @@ async def test_one_host_does_not_take_all_places() -> None:
     assert web_dids.known("did:web:other.example") is None, "it was asked for"
 
 
-async def test_one_client_address_does_not_take_all_places() -> None:
+async def test_one_client_address_does_not_take_all_slots() -> None:
     names, address = HeldNames(), "stranger"
     web_dids = FetchedDids(
         METHODS,
@@ -73,7 +73,7 @@ async def test_one_client_address_does_not_take_all_places() -> None:
 
 
 @pytest.mark.parametrize("strangers", [4, 8])
-async def test_client_addresses_that_take_all_they_can_leave_places_for_another_one(
+async def test_client_addresses_that_take_all_they_can_leave_slots_for_another_one(
     strangers: int,
 ) -> None:
     names, address, looked_up = HeldNames(), "", list[str]()
@@ -118,7 +118,7 @@ async def test_who_waits_in_turn_is_not_refused_and_comes_before_who_comes_later
     assert looked_up == hosts
 
 
-async def test_who_waits_in_turn_is_not_refused_when_others_hold_all_places() -> None:
+async def test_who_waits_in_turn_is_not_refused_when_others_hold_all_slots() -> None:
     names, address = HeldNames(), "stranger"
     web_dids = FetchedDids(
         METHODS, WebLimits(fetches_max=1), caller=Caller(address=lambda: address), lookup=names
@@ -133,8 +133,8 @@ async def test_who_waits_in_turn_is_not_refused_when_others_hold_all_places() ->
     assert web_dids.known("did:web:own.example") is None, "it was asked for"
 
 
-async def test_a_look_up_holds_its_place_until_the_name_service_has_answered() -> None:
-    """The thread that waits for it cannot be stopped, and there are as many as places."""
+async def test_a_look_up_holds_its_slot_until_the_name_service_has_answered() -> None:
+    """The thread that waits for it cannot be stopped, and there are as many as slots."""
     names = HeldNames()
     web_dids = FetchedDids(METHODS, WebLimits(timeout_s=0.05, fetches_max=1), lookup=names)
     first, second = "did:web:first.example", "did:web:second.example"
@@ -158,7 +158,7 @@ async def test_a_look_up_that_fails_after_the_time_limit_writes_nothing_to_the_l
     web_dids = FetchedDids(METHODS, WebLimits(timeout_s=0.05, fetches_max=1), lookup=names)
     assert await web_dids.resolve("did:web:slow.example") is None
     names.released.set()
-    while web_dids.known("did:web:other.example") is Fetch.NEEDED:  # until the place is free
+    while web_dids.known("did:web:other.example") is Fetch.NEEDED:  # until the slot is free
         assert await web_dids.resolve("did:web:other.example") is None
         await asyncio.sleep(0)
     gc.collect()  # an unseen exception is logged when its task is collected
@@ -166,7 +166,7 @@ async def test_a_look_up_that_fails_after_the_time_limit_writes_nothing_to_the_l
 
 
 async def test_no_look_up_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, answered, places = threading.Event(), threading.Event(), 31
+    held, answered, slots = threading.Event(), threading.Event(), 31
 
     def query(host: str, *_: object, **__: object) -> None:
         if host == "honest.example":
@@ -177,7 +177,7 @@ async def test_no_look_up_waits_for_another_one(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket, "getaddrinfo", query)
     web_dids = FetchedDids(METHODS, WebLimits(timeout_s=5))
-    slow = [web_dids.resolve(f"did:web:s{number}.example") for number in range(places)]
+    slow = [web_dids.resolve(f"did:web:s{number}.example") for number in range(slots)]
     strangers = [asyncio.create_task(each) for each in slow]
     try:
         await asyncio.sleep(0)
