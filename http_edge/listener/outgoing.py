@@ -1,7 +1,8 @@
 """The frames to write to one WebSocket: in order, without blocking, within a byte bound.
 
 Putting a frame never waits for the client. A client that falls behind by more than the bound is
-cut off; its messages wait in its queue, so it loses none.
+cut off; its messages wait in its queue, so it loses none. The bound does not count a larger frame
+that nothing waits before: its message was accepted under a larger bound, and would never arrive.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class Outgoing:
         self._frames.append((frame, kind))
         self._count(len(frame) + _FRAME_BYTES)
         self._idle.clear()
-        if self._bytes > self._bytes_max:
+        first_bytes = len(self._frames[0][0]) + _FRAME_BYTES
+        uncounted_bytes = first_bytes if first_bytes > self._bytes_max else 0
+        if self._bytes - uncounted_bytes > self._bytes_max:
             self._drop(Cut.BYTES_PER_SOCKET)
         self._wake.set()
 

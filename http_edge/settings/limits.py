@@ -184,7 +184,8 @@ class Limits(Section):
     ping_interval_s; more only costs parsing."""
     socket_buffer_bytes_max: int = Field(default=4 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """Bytes waiting for one slow WebSocket reader before its socket is closed. Nothing is lost: the
-    messages wait in the queue. Holds four of the largest."""
+    messages wait in the queue. Holds four of the largest; one message may be larger if it was
+    accepted before this was lowered."""
     commands_in_flight_max: int = Field(default=4_096, ge=1, le=COUNT_MAX)
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
     less than a second of work. Half of them at most wait for the owner of a shard that has none, so

@@ -196,6 +196,22 @@ def test_what_waits_for_a_reader_is_counted_in_bytes() -> None:
     assert (scene.reader.cuts, scene.held_bytes) == ([Cut.BYTES_PER_SOCKET], 0)
 
 
+def test_a_frame_larger_than_the_bound_waits_if_none_is_before_it_and_others_up_to_the_bound() -> (
+    None
+):
+    large, bytes_max = b"x" * 300, 200
+    scene = Scene(bytes_max)
+    scene.outgoing.put(large)
+    scene.outgoing.ping(b"1" * (bytes_max - FRAME_BYTES))
+    assert (scene.reader.cuts, scene.held_bytes) == ([], len(large) + FRAME_BYTES + bytes_max)
+    scene.outgoing.pong(b"")
+    assert scene.reader.cuts == [Cut.BYTES_PER_SOCKET]
+    behind = Scene(bytes_max)
+    behind.outgoing.ping(b"1")
+    behind.outgoing.put(large)
+    assert behind.reader.cuts == [Cut.BYTES_PER_SOCKET]
+
+
 @pytest.mark.parametrize("cause", [Cut.BYTES_PER_SOCKET, Cut.BYTES_PER_ADDRESS])
 async def test_a_socket_that_is_cut_off_writes_nothing_more_and_holds_nothing(cause: Cut) -> None:
     scene = Scene(bytes_max=100)
