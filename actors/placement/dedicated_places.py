@@ -98,6 +98,7 @@ class DedicatedPlaces:
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
         self._returning: set[str] = set()
+        self._lacked_room = False
         self._announced: frozenset[str] = frozenset()
         self._unwanted_since: dict[str, float] = {}
         self._now_s = float("-inf")
@@ -184,8 +185,16 @@ class DedicatedPlaces:
         return self._tasks.run(run())
 
     async def _dedicate_named(self, did: str) -> None:
-        if await self._refused_order(did) is None:
+        refused = await self._refused_order(did)
+        if refused is None:
             _ = self._orders.take(did, _OPERATOR, self._now_s)
+        elif refused is Placed.TOO_MANY and not self._lacked_room:
+            self._lacked_room = True
+            _LOG.warning(
+                "limits.dedicated_max leaves no room for some of dedicated_dids: of this database"
+                " %d identities may be dedicated",
+                self._rules.identities_max,
+            )
 
     async def _refused_order(self, did: str) -> Placed | None:
         """The reason to refuse an operator's order to dedicate an identity; None for none."""

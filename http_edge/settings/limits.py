@@ -242,7 +242,7 @@ class Limits(Section):
     dedicated_max: int = Field(default=64, ge=0, le=4_096)
     """Identities that may have a dedicated host, which is a process of 60 MB. Each of several
     databases may have its even part of them; if that is no whole number, the first ones have one
-    more. 0 for none; fewer than there are databases are refused."""
+    more. 0 for none; fewer than there are databases, or in dedicated_dids, are refused."""
     dedicate_above_commands_per_s: float = Field(default=0, ge=0)
     """An identity that gets more commands than this for some seconds gets a dedicated host; with
     placement dedicated any command is enough. 0 disables this: any client that may write to an

@@ -94,9 +94,9 @@ class Settings(Section):
     limits.dedicated_max have one. An identity without commands for limits.dedicated_quiet_s returns
     to its shard. For a few heavy identities."""
     dedicated_dids: tuple[Did, ...] = ()
-    """Identities that get a dedicated host as soon as they have registered, used or not. They keep
-    it until they are removed from this setting and an operator releases them. All others stay
-    sharded."""
+    """Identities that get a dedicated host as soon as they have registered, used or not; at most
+    limits.dedicated_max. They keep it until they are removed from this setting and an operator
+    releases them. All others stay sharded."""
     hosts: int = Field(default=1, ge=1, le=256)
     """Processes that own shards, for each database of the log. Each host commits in groups of its
     own; a second host is worth it on PostgreSQL with cores to spare."""
@@ -140,9 +140,7 @@ class Settings(Section):
         at_most(self, "hosts", "shards")
         if self.hosts * len(self.log_dsns) > self.shards:
             raise contradiction("hosts", "shards", len(self.log_dsns))
-        if self.has_placer and 0 < self.limits.dedicated_max < len(self.log_dsns):
-            expected = f"0, or {len(self.log_dsns)} at least, one for each database of the log"
-            raise unfit("limits.dedicated_max", expected)
+        self._require_dedicable()
         # A delivery is base64 in an envelope: less than twice as long as its content.
         for name in ("delivery_bytes_max", "message_bytes_max"):
             if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:
@@ -150,6 +148,21 @@ class Settings(Section):
         if self.node_address is not None and self.export.to is not None:
             self._require_settled()
         return self
+
+    def _require_dedicable(self) -> None:
+        """Refuse to dedicate more identities than may be, or a bound that leaves a database none.
+
+        Of several databases one may still have too few places for those that are named; its placer
+        then says so.
+        """
+        name, most, databases = "limits.dedicated_max", self.limits.dedicated_max, self.log_dsns
+        if self.placement == "dedicated" and not most:
+            raise unfit(name, "more than 0 with placement dedicated")
+        if len({*self.dedicated_dids}) > most:
+            raise unfit("dedicated_dids", f"at most {most} ({name})")
+        if self.has_placer and 0 < most < len(databases):
+            expected = f"0, or {len(databases)} at least, one for each database of the log"
+            raise unfit(name, expected)
 
     def _require_settled(self) -> None:
         """Refuse clocks of nodes by which an export says too early that it is complete."""

@@ -390,6 +390,21 @@ async def test_who_is_named_is_dedicated_as_soon_as_it_has_registered(
     assert await serves(cluster, later)
 
 
+async def test_named_identities_without_room_are_said_once_and_take_it_once_there_is_some(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.new_placer(named=frozenset(DIDS), identities_max=len(DIDS) - 1)
+    await cluster.settle()
+    for _ in range(3):
+        assert len(await hosts_after_a_while(cluster)) == len(DIDS) - 1
+        await cluster.tick(NAMED_S)
+    warned = [line.message for line in caplog.records if "dedicated_dids" in line.message]
+    assert len(warned) == 1
+    cluster.new_placer(named=frozenset(DIDS), identities_max=len(DIDS))
+    await cluster.settle()
+    assert len(await hosts_after_a_while(cluster)) == len(DIDS)
+
+
 async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_are_never_missing(
     cluster: LocalCluster,
 ) -> None:
