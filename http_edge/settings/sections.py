@@ -434,9 +434,9 @@ class Export(Section):
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
-    settled_s: float = Field(default=60, ge=0, le=3_600)
-    """Seconds after which a recorded event is certainly in the log: longer than an append takes and
-    than clocks differ. An export is complete up to this long ago, or before an append under way."""
+    settled_s: float = Field(default=60, ge=10, le=3_600)
+    """Seconds after which a recorded event is in the log: more than appends take (to SQLite up to
+    30) and clocks differ. An export is complete until then, or before an append under way."""
     complete_every_s: float = Field(default=60, gt=0, le=86_400)
     """Interval at which an idle export renews its statement of the time up to which it is
     complete."""

@@ -11,7 +11,7 @@ A name ends with its unit: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; ``
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import quote
 
 from pydantic import Field, model_validator
@@ -67,6 +67,11 @@ __all__ = [
     "did_web",
     "split_listen",
 ]
+
+
+_SQLITE_APPEND_S_MAX: Final = 30
+"""An append waits for other processes as long as SQLite's busy time-out (``sqlite_connections``),
+before that perhaps for a removal in its own process that waits as long, and takes its own time."""
 
 
 class Settings(Section):
@@ -145,8 +150,7 @@ class Settings(Section):
         for name in ("delivery_bytes_max", "message_bytes_max"):
             if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:
                 raise contradiction(f"didcomm.{name}", "limits.socket_buffer_bytes_max", 2)
-        if self.node_address is not None and self.export.to is not None:
-            self._require_settled()
+        self._require_settled()
         return self
 
     def _require_dedicable(self) -> None:
@@ -165,13 +169,21 @@ class Settings(Section):
             raise unfit(name, expected)
 
     def _require_settled(self) -> None:
-        """Refuse clocks of nodes by which an export says too early that it is complete."""
+        """Refuse appends, or clocks of nodes, by which an export is called complete too early."""
+        settled, settled_s = "export.settled_s", self.export.settled_s
+        if self.log_dsn.startswith("sqlite:") and settled_s < _SQLITE_APPEND_S_MAX:
+            raise unfit(settled, f"at least {_SQLITE_APPEND_S_MAX} with a log in SQLite")
+        # An append that waits for a connection is not yet one that PostgreSQL has under way.
+        if self.postgres.connect_s_max > settled_s:
+            raise contradiction("postgres.connect_s_max", settled)
+        if self.node_address is None or self.export.to is None:
+            return
         name, off_s_max = "limits.clock_off_s_max", self.limits.clock_off_s_max
         if not off_s_max:
             raise unfit(name, "more than 0 in a cluster with export.to")
         # One node's clock may be ahead of the database's by as much as another one's is behind.
-        if 2 * off_s_max > self.export.settled_s:
-            raise contradiction(name, "export.settled_s", 2)
+        if 2 * off_s_max > settled_s:
+            raise contradiction(name, settled, 2)
 
     @property
     def has_placer(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from eventstore.stores.sqlite_connections import BUSY_TIMEOUT_S
 from http_edge.settings.sources import SettingRefused, load_settings
+from http_edge.settings.value_types import MIB
 
 DIDS = [f"did:x:{number}" for number in range(3)]
 
@@ -34,6 +36,46 @@ def test_identities_that_could_have_no_dedicated_host_are_refused(
     assert str(refused.value) == refusal
 
 
+def test_a_setting_below_several_times_another_that_was_not_set_is_refused_by_its_own_name() -> (
+    None
+):
+    with pytest.raises(SettingRefused) as refused:
+        load_settings({"limits.socket_buffer_bytes_max": str(3 * MIB)}, {})
+    assert str(refused.value) == (
+        "limits.socket_buffer_bytes_max from command line:"
+        " expected at least 2 times didcomm.delivery_bytes_max"
+    )
+
+
 def test_as_many_identities_as_may_be_dedicated_can_be_named_each_more_than_once() -> None:
     given = {"dedicated_dids": ",".join(DIDS + DIDS), "limits.dedicated_max": "3"}
     assert len(load_settings(given, {}).settings.dedicated_dids) == 6
+
+
+@pytest.mark.parametrize(
+    ("log", "settled_s", "fits"),
+    [
+        ("sqlite:///srv/log.db", 2 * BUSY_TIMEOUT_S, False),
+        ("sqlite:///srv/log.db", 30, True),
+        ("postgresql://a", 9, False),
+        ("postgresql://a", 10, True),
+    ],
+)
+def test_no_export_is_called_complete_until_a_time_whose_appends_may_still_wait(
+    log: str, settled_s: int, *, fits: bool
+) -> None:
+    given = {"log": log, "export.settled_s": str(settled_s)}
+    if fits:
+        assert load_settings(given, {}).settings.export.settled_s == settled_s
+    else:
+        with pytest.raises(SettingRefused, match=r"^export.settled_s from command line"):
+            load_settings(given, {})
+
+
+def test_an_export_waits_for_appends_as_long_as_these_may_for_a_connection() -> None:
+    given = {"log": "postgresql://a", "export.settled_s": "12", "postgres.connect_s_max": "13"}
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(given, {})
+    assert str(refused.value) == (
+        "postgres.connect_s_max from command line: expected at most export.settled_s"
+    )

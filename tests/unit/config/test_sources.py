@@ -364,7 +364,10 @@ def test_nodes_that_export_tolerate_no_clocks_by_which_the_export_is_complete_to
     for given, refusal in (
         ({off: "3600"}, f"{off} from command line: expected at most {settled} divided by 2"),
         ({off: "31"}, f"{off} from command line: expected at most {settled} divided by 2"),
-        ({settled: "9"}, f"{settled} from command line: expected at least 2 times {off}"),
+        (
+            {off: "6", settled: "11"},
+            f"{off} from command line: expected at most {settled} divided by 2",
+        ),
         ({off: "0"}, f"{off} from command line: expected more than 0 in a cluster with export.to"),
     ):
         with pytest.raises(SettingRefused) as refused:
@@ -372,8 +375,8 @@ def test_nodes_that_export_tolerate_no_clocks_by_which_the_export_is_complete_to
         assert str(refused.value) == refusal
         load_settings(cluster | given, NONE)
         # Alone, the exporter and the hosts have one clock.
-        load_settings(given | {"export.to": "s3://bucket/log"}, NONE)
-    for right in ({}, {off: "30"}, {off: "3", settled: "6"}):
+        load_settings(given | {"log": "postgresql://a", "export.to": "s3://bucket/log"}, NONE)
+    for right in ({}, {off: "30"}, {settled: "10"}):
         load_settings(exporting | right, NONE)
 
 
