@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from eventstore.log.host_leases import LEASE_S_MAX
-from http_edge.settings.value_types import COUNT_MAX, KIB, MIB, Section, at_most
+from http_edge.settings.value_types import COUNT_MAX, KIB, MIB, Duration, Section, at_most
 
 
 class Limits(Section):
@@ -20,7 +20,7 @@ class Limits(Section):
     """Size of the request line and all headers together, without the last read, of up to 16 KiB,
     that completes them. A larger head is answered 400. More than 8 KiB plus an eighth of the body
     for chunk framing cuts the connection."""
-    head_s_max: float = Field(default=15, gt=0, le=600)
+    head_s_max: Duration = Field(default=15, le=600)
     """Time for a new connection to send the head of its first request."""
     connections_max: int = Field(default=24_000, ge=16, le=COUNT_MAX)
     """Connections of one edge process, WebSockets included: sockets_max plus some thousands. Never
@@ -45,7 +45,7 @@ class Limits(Section):
     bodies_per_address_max: int = Field(default=256, ge=1, le=100_000)
     """Request bodies that one client address sends at once; above it 429. Keeps clients that send
     slowly from blocking others."""
-    body_read_s_max: float = Field(default=15, gt=0, le=600)
+    body_read_s_max: Duration = Field(default=15, le=600)
     """Time to receive a request body. A client that drips bytes holds a connection and a buffer no
     longer than this."""
     answers_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
@@ -54,16 +54,16 @@ class Limits(Section):
     answers_bytes_per_address_max: int = Field(default=32 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """As answers_bytes_max, for one client address; a single answer may be larger. Clients that
     read at once hold nothing."""
-    answer_write_s_max: float = Field(default=120, gt=0, le=3_600)
+    answer_write_s_max: Duration = Field(default=120, le=3_600)
     """Time for a client to read an answer, each piece of a large one, or a WebSocket frame; after
     this the connection is cut."""
     transfer_bytes_per_s_min: float = Field(default=KIB, ge=0, le=MIB)
     """The edge cuts a client that reads an answer or sends a body more slowly than this. A fifth of
     the rate of GPRS."""
-    transfer_grace_s: float = Field(default=10, gt=0, le=600)
+    transfer_grace_s: Duration = Field(default=10, le=600)
     """Time that a transfer may stall before transfer_bytes_per_s_min applies, as for a phone in a
     tunnel."""
-    keepalive_s: float = Field(default=75, gt=0, le=3_600)
+    keepalive_s: Duration = Field(default=75, le=3_600)
     """Time that a connection may be idle between requests, the head of the next request included.
     Longer than the 60 s of common proxies, so that the proxy closes first."""
     did_bytes_max: int = Field(default=2 * KIB, ge=256, le=64 * KIB)
@@ -215,7 +215,7 @@ class Limits(Section):
     recently. It waits as long as the last transaction took, up to this; a single client never
     waits. A commit costs host and server 1.5 ms of CPU together, so two nodes with small
     transactions each would carry less than one. SQLite does not use it."""
-    host_call_s_max: float = Field(default=30, gt=0, le=600)
+    host_call_s_max: Duration = Field(default=30, le=600)
     """Time for a host to answer; after this the outcome is unknown to the client. Covers the
     restart of a host with its shards."""
     host_lease_s: float = Field(default=4, ge=2, le=LEASE_S_MAX)
@@ -235,7 +235,7 @@ class Limits(Section):
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock
     sets the times of events and decides when retention removes something. In a cluster with
     export.to: more than 0, and at most half of export.settled_s."""
-    move_wait_s_max: float = Field(default=10, gt=0, le=600)
+    move_wait_s_max: Duration = Field(default=10, le=600)
     """Time that a command waits until its shard has an owner or its host has returned; then 503. A
     planned move takes a fraction of a second; the start of a host or the loss of a node takes
     several seconds."""
@@ -261,7 +261,7 @@ class Limits(Section):
     """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message,
     and each name once; payloads stay in the log. One transaction loads a sixteenth of it, and the
     last of its identities may exceed that."""
-    identity_idle_s: float = Field(default=300, gt=0, le=3_153_600_000)
+    identity_idle_s: Duration = Field(default=300, le=3_153_600_000)
     """An identity without commands leaves memory after this; its next command loads it from its
     snapshot."""
     snapshot_after_events: int = Field(default=200, ge=1, le=COUNT_MAX)

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from http_edge.settings.value_types import COUNT_MAX, Section, Url, unfit
+from http_edge.settings.value_types import COUNT_MAX, Duration, Section, Url, unfit
 
 
 class Push(Section):
@@ -36,7 +36,7 @@ class Push(Section):
     """What a device shows by Firebase Cloud Messaging, the same for all. Empty: the app alone gets
     the notification and shows nothing by itself; phones delay such notifications, or drop them. A
     webhook chooses a text itself."""
-    timeout_s: float = Field(default=10, gt=0, le=120)
+    timeout_s: Duration = Field(default=10, le=120)
     """Time for one request to a push service, from the DNS look-up to the end of the answer."""
     in_flight_max: int = Field(default=16, ge=1, le=1_000)
     """Requests in progress at once in one edge process; others wait. A service that answers in 50
@@ -44,7 +44,7 @@ class Push(Section):
     delay_s: float = Field(default=3, ge=0, le=3_600)
     """Wait after a message before the device is notified, so that a wallet in use can fetch the
     message first."""
-    interval_s: float = Field(default=60, gt=0, le=86_400)
+    interval_s: Duration = Field(default=60, le=86_400)
     """Least time between two notifications of one device by one edge process. Push services limit
     them for each device, and one says all: the wallet fetches whatever waits."""
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)

@@ -15,6 +15,7 @@ from http_edge.settings.value_types import (
     MIB,
     AgentName,
     Did,
+    Duration,
     ExportAddress,
     Listen,
     Origin,
@@ -36,9 +37,9 @@ class Protocol(Section):
     timestamp_window_ms: int = Field(default=300_000, ge=1_000, le=TIMESTAMP_WINDOW_MS_MAX)
     """Largest difference between the timestamp of a command (DCTRL-0004 5.1) or of AUTHENTICATE
     (10.2: 5 minutes) and the mediator's clock. Nonces are kept for once to twice this time."""
-    socket_auth_s: float = Field(default=10, gt=0, le=300)
+    socket_auth_s: Duration = Field(default=10, le=300)
     """Time from upgrade to AUTHENTICATE (10.2), then close 4001."""
-    ping_interval_s: float = Field(default=30, gt=0, le=3_600)
+    ping_interval_s: Duration = Field(default=30, le=3_600)
     """Time between PINGs on a WebSocket (10.4). Below the time-outs of proxies, usually 60 s."""
     pings_missed_max: int = Field(default=2, ge=1, le=100)
     """PINGs without PONG before the WebSocket is closed."""
@@ -133,7 +134,7 @@ class DidWeb(Section):
     bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
     """Size of one document, or of one log of did:webvh, of which at most 64 entries are read: they
     have some 1.5 KiB each."""
-    seconds_max: float = Field(default=5, gt=0, le=60)
+    seconds_max: Duration = Field(default=5, le=60)
     """Time for one document, from the DNS look-up to the last byte."""
     cache_s: float = Field(default=300, ge=0, le=86_400)
     """Time that a document is cached, or its absence, which is cached for 30 s at most. A withdrawn
@@ -219,16 +220,16 @@ class DidComm(Section):
     the limit, and no others follow until part of that time is over (DIDComm v2, circuit breaker). 0
     is no limit. Correct wallets get none; this ends a loop of two agents that report errors to each
     other."""
-    error_reports_s: float = Field(default=60, gt=0, le=86_400)
+    error_reports_s: Duration = Field(default=60, le=86_400)
     """Time over which error_reports_max counts. Short, so that a sender that fixed its error soon
     gets reports again."""
-    socket_first_message_s: float = Field(default=30, gt=0, le=600)
+    socket_first_message_s: Duration = Field(default=30, le=600)
     """Time from the upgrade to the first message that is accepted, be it a forward. A socket
     without one is closed with 1008."""
     socket_messages_per_s_max: float = Field(default=200, gt=0, le=10_000)
     """Incoming frames of one socket, with a burst of two seconds; further frames are read later,
     none is lost. A live wallet sends an acknowledgement for each delivery."""
-    ping_interval_s: float = Field(default=20, gt=0, le=3_600)
+    ping_interval_s: Duration = Field(default=20, le=3_600)
     """Time between pings on a socket; load balancers cut idle sockets, some after 30 s."""
 
     @property
@@ -286,11 +287,11 @@ class Retention(Section):
     time between the newest record and a start counts as well. An hour is time for a time service to
     correct the clock, and no one misses the hour if it was right. An archive with archive.keep_s
     follows the clock at once."""
-    look_s: float = Field(default=10, gt=0, le=3_600)
+    look_s: Duration = Field(default=10, le=3_600)
     """Time between two searches, by an index, for items whose time is over. An item is removed at
     most this much late, unless the clock has stepped ahead (clock_settles_s), or earlier by a
     command for its identity."""
-    pause_s: float = Field(default=0.1, gt=0, le=60)
+    pause_s: Duration = Field(default=0.1, le=60)
     """Pause between two steps while more items are due. Clients wait for one step at most; during
     the pause the host serves them."""
     identities_per_step_max: int = Field(default=32, ge=1, le=1_000)
@@ -310,12 +311,12 @@ class Outbound(Section):
     allowed_networks: tuple[IPvAnyNetwork, ...] = ()
     """Networks to deliver to besides public addresses of other machines: in the same data centre,
     or here at other ports than 80 and 443. Empty: none, because a stranger names the endpoint."""
-    timeout_s: float = Field(default=10, gt=0, le=120)
+    timeout_s: Duration = Field(default=10, le=120)
     """Time for one delivery, from the DNS look-up to the status of the answer."""
-    retry_s_min: float = Field(default=0.5, gt=0, le=60)
+    retry_s_min: Duration = Field(default=0.5, le=60)
     """Longest wait after the first failure; it doubles up to retry_s_max. A wait is at least half
     as long, and differs between agents, so that they do not try again together."""
-    retry_s_max: float = Field(default=300, gt=0, le=86_400)
+    retry_s_max: Duration = Field(default=300, le=86_400)
     """Longest wait between two attempts; a message from the agent ends a wait, at most eight in
     this time. Messages stay queued until they are accepted. Each attempt writes a few rows to the
     log, so endpoints that are gone for good must not be tried often."""
@@ -329,7 +330,7 @@ class Outbound(Section):
     in_flight_slow_max: int = Field(default=16, ge=1, le=10_000)
     """Deliveries in progress at once to endpoints that timed out or took longer than slow_s, until
     they answer quickly again. These are in addition to in_flight_max."""
-    slow_s: float = Field(default=1, gt=0, le=60)
+    slow_s: Duration = Field(default=1, le=60)
     """An answer that takes longer is slow. Agents answer within some tens of milliseconds; a
     delivery occupies a normal place no longer than this, its look-up until the name service has
     answered."""
@@ -345,7 +346,7 @@ class Outbound(Section):
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Agents with deliveries pending that one edge process tracks. Of more, each sweep tries the
     next in place of a tenth of them at most that failed, or of a hundredth that wait if few did."""
-    sweep_s: float = Field(default=10, gt=0, le=3_600)
+    sweep_s: Duration = Field(default=10, le=3_600)
     """Time between two searches for messages that should be in delivery and are not, as after a
     restart."""
 
@@ -413,7 +414,7 @@ class Export(Section):
     here; S3 reads them from its own environment variables and files. In a cluster every node may
     have the same place: one node exports each database, the others stand by and take over within
     lag_s_max."""
-    lag_s_max: float = Field(default=10, gt=0, le=86_400)
+    lag_s_max: Duration = Field(default=10, le=86_400)
     """Longest time until a stored event is exported, apart from the time to write it. Each interval
     makes a file if anything happened."""
     rows_per_file_max: int = Field(default=262_144, ge=1_000, le=10_000_000)
@@ -424,8 +425,7 @@ class Export(Section):
     compact_files_min: int = Field(default=16, ge=2, le=10_000)
     """Number of consecutive small steps after which the export merges them."""
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
-    """Time that merged files are kept, so that a rebuild that began before can finish reading
-    them."""
+    """Time that merged files stay, so that a rebuild that began before can finish reading them."""
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Interval at which names of erased identities are removed from the log, and files are
     rewritten without them and without contents erased since; 0 is never. Most contents are removed
@@ -437,10 +437,10 @@ class Export(Section):
     settled_s: float = Field(default=60, ge=10, le=3_600)
     """Seconds after which a recorded event is in the log: more than appends take (to SQLite up to
     30) and clocks differ. An export is complete until then, or before an append under way."""
-    complete_every_s: float = Field(default=60, gt=0, le=86_400)
+    complete_every_s: Duration = Field(default=60, le=86_400)
     """Interval at which an idle export renews its statement of the time up to which it is
     complete."""
-    retry_s_max: float = Field(default=60, gt=0, le=3_600)
+    retry_s_max: Duration = Field(default=60, le=3_600)
     """Longest wait before a failed export is retried; the mediator keeps serving."""
 
     def of_database(self, number: int) -> Export:
@@ -472,10 +472,10 @@ class Archive(Section):
     ever. After this, rows that nothing needs are removed for good, in whole steps of the export:
     removed messages with their history, counts of refusals, old seals. A signed statement in the
     export records the removal; queries as of an earlier time are no longer possible."""
-    prune_every_s: float = Field(default=86_400, gt=0, le=31_536_000)
+    prune_every_s: Duration = Field(default=86_400, le=31_536_000)
     """Time between two removals by keep_s. Each reads and rewrites all data of that age, while
     the export goes on. With export.to, an hour after each start, too, if that is sooner."""
-    every_s: float = Field(default=3_600, gt=0, le=604_800)
+    every_s: Duration = Field(default=3_600, le=604_800)
     """Time between two rounds; each round is a process of its own. A round without old rows takes a
     second of CPU."""
     rows_per_step_max: int = Field(default=256, ge=1, le=10_000)

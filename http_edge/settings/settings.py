@@ -32,6 +32,7 @@ from http_edge.settings.sections import (
     Retention,
 )
 from http_edge.settings.value_types import (
+    DURATION_S_MIN,
     WILDCARDS,
     Did,
     Folder,
@@ -151,6 +152,8 @@ class Settings(Section):
             if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:
                 raise contradiction(f"didcomm.{name}", "limits.socket_buffer_bytes_max", 2)
         self._require_settled()
+        if 0 < self.audit.refusals_period_s < DURATION_S_MIN:
+            raise unfit("audit.refusals_period_s", f"0, or at least {DURATION_S_MIN}")
         return self
 
     def _require_dedicable(self) -> None:

@@ -16,6 +16,11 @@ PORT_MAX: Final = 65_535
 COUNT_MAX: Final = 10**15
 """The largest count or size that can be set. Answers and events state some of them, and the JSON of
 clients is exact up to 2**53 - 1."""
+DURATION_S_MIN: Final = 0.01
+"""The least time-out, and the least period of anything that recurs: a loop that waits for next to
+nothing takes a whole core, and a connection that may do so ends before it is used."""
+Duration: TypeAlias = Annotated[float, Field(ge=DURATION_S_MIN)]
+"""Seconds that pass before something ends or begins again."""
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be recognised, not bound
 

@@ -212,8 +212,9 @@ def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
 def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export = Export(to=str(tmp_path / "export"), lag_s_max=1e-9)
-    archive = Archive(keep_s=1, prune_every_s=1e-9, pause_s=0, rows_age_s_min=0)
+    export = Export(to=str(tmp_path / "export")).model_copy(update={"lag_s_max": 1e-9})
+    archive = Archive(keep_s=1, pause_s=0, rows_age_s_min=0)
+    archive = archive.model_copy(update={"prune_every_s": 1e-9})
     settings = settings_of(tmp_path / "data", export=export, archive=archive)
     done, stopping = list[str](), threading.Event()
 

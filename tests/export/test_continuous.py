@@ -121,7 +121,7 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
     Growing(log).grow()
     often = {"lag_s_max": 1e-9, "erased_every_s": every_s}
     export = settings.export.model_copy(update=often)
-    archive = Archive(keep_s=keep_s, prune_every_s=every_s or 3_600)
+    archive = Archive(keep_s=keep_s).model_copy(update={"prune_every_s": every_s or 3_600})
     settings = settings.model_copy(update={"export": export, "archive": archive})
     run, rounds, done = getattr(Exporter, name), itertools.count(1), list[str]()
     stopping = threading.Event()

@@ -32,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     export = Export(
-        to=str(tmp_path / "export"), lag_s_max=1e-9, retry_s_max=0.1, compact_files_min=4
+        to=str(tmp_path / "export"), lag_s_max=0.01, retry_s_max=0.1, compact_files_min=4
     )
     load_or_create(tmp_path / "mediator-keys.json")
     return Settings(data_dir=tmp_path, did="did:web:mediator.test", export=export)

@@ -43,7 +43,7 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
     monkeypatch.setattr(child_process, "_RESTART_S", 0.001)
     export = Export(to=str(tmp_path / "export"))
-    settings = Settings(data_dir=tmp_path, export=export, archive=Archive(every_s=0.001))
+    settings = Settings(data_dir=tmp_path, export=export, archive=Archive(every_s=0.01))
     async with asyncio.timeout(WAIT_S):
         await keep(settings, stopping, None)
     assert started == 3
@@ -73,7 +73,7 @@ async def test_a_round_of_archiving_whose_process_dies_is_a_fault_and_no_other_i
     monkeypatch.setattr(
         child_process, "ARCHIVE", (sys.executable, "-c", f"import sys; sys.exit({code})")
     )
-    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.001))
+    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.01))
     async with asyncio.timeout(2 * WAIT_S):
         await keep_archiving(settings, stopping, 1)
     assert archive_status.figures(tmp_path, 0, 1)["fault"] == fault
@@ -108,7 +108,7 @@ async def test_a_child_ends_with_its_stdin_and_one_that_does_not_is_killed(
     monkeypatch.setattr(child_process, "_STOP_S_MAX", stop_s_max)
     for name in ("EXPORT", "ARCHIVE"):
         monkeypatch.setattr(child_process, name, (sys.executable, "-c", program))
-    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.001))
+    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.01))
     async with asyncio.timeout(2 * WAIT_S):
         await keep(settings, stopping, None)
     assert [child.returncode for child in children] == [code]

@@ -1,14 +1,39 @@
-"""Settings that each fit alone and could not do together what they say are refused."""
+"""Settings by which the mediator could not do what they say are refused, alone or together."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from eventstore.stores.sqlite_connections import BUSY_TIMEOUT_S
+from http_edge.settings.reference import every_setting
 from http_edge.settings.sources import SettingRefused, load_settings
 from http_edge.settings.value_types import MIB
 
 DIDS = [f"did:x:{number}" for number in range(3)]
+
+SWITCHED_OFF_BY_0 = "audit.refusals_period_s"
+TIMES = [
+    name
+    for name, setting in every_setting().items()
+    if re.search("_s(_max|_min)?$", name)
+    and not name.endswith("per_s_max")
+    and (setting.kind.get("minimum") != 0 or name == SWITCHED_OFF_BY_0)
+]
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_no_time_that_passes_before_something_ends_or_recurs_is_next_to_nothing(name: str) -> None:
+    with pytest.raises(SettingRefused, match=f"^{name} from command line: expected "):
+        load_settings({name: "0.009"}, {})
+
+
+def test_the_shortest_times_are_those_that_the_reference_names() -> None:
+    assert len(TIMES) > 30
+    load_settings({"outbound.retry_s_min": "0.01", SWITCHED_OFF_BY_0: "0.01"}, {})
+    load_settings({SWITCHED_OFF_BY_0: "0"}, {})
+    assert every_setting()["limits.keepalive_s"].expected == "a number from 0.01 to 3_600"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
         ("HOSTS = 1", "HOSTS", "a known setting"),
         ("host = 1", "host", "a known setting, perhaps hosts"),
         ("limits = 1", "limits", "a table [limits]"),
-        ("[limits]\nkeepalive_s = nan", "limits.keepalive_s", "a number above 0 up to 3_600"),
+        ("[limits]\nkeepalive_s = nan", "limits.keepalive_s", "a number from 0.01 to 3_600"),
         ("[limits]\nkeep = 1", "limits.keep", "a known setting"),
         ("[limits.more]\nkeep = 1", "limits.more", "a known setting"),
         ('placement = "both"', "placement", "sharded or dedicated"),
