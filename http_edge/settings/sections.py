@@ -164,7 +164,7 @@ class DidComm(Section):
     """Keys and DIDs that may connect with registration allow_list: the key of the wallet's
     connection, or in DIDComm v2 the DID that it sends from, in any form. Refused with open and
     invitation, which let others connect."""
-    message_bytes_max: int = Field(default=512 * KIB, ge=4 * KIB, le=16 * MIB)
+    message_bytes_max: int = Field(default=512 * KIB, ge=64 * KIB, le=16 * MIB)
     """One DIDComm message, packed, over HTTP or WebSocket; disclosed as max_receive_bytes."""
     forward_depth_max: int = Field(default=3, ge=1, le=16)
     """Nested forwards that are unwrapped. Each costs a decryption, and a sender needs only one for

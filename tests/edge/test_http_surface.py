@@ -263,7 +263,7 @@ async def test_health_is_checked_once_a_second_however_often_it_is_asked(
         ("GET", "/public/", {}, None, 404),
         ("POST", "/nowhere", {}, b"{}", 404),
         ("POST", "/", {}, b"{", 400),
-        ("POST", "/", {}, bytes(2048), 413),
+        ("POST", "/", {}, bytes(65_537), 413),
         ("POST", "/", {"Content-Encoding": "gzip"}, b"x", 415),
         ("PUT", "/", {}, b"{}", 405),
         ("DELETE", "/health", {}, None, 405),
@@ -282,7 +282,7 @@ async def test_trap_5_every_kind_of_answer_allows_every_origin(
     data: bytes | None,
     status: int,
 ) -> None:
-    mediator = await start_mediator(limits={"body_bytes_max": 1024})
+    mediator = await start_mediator(limits={"body_bytes_max": 65_536})
     answer = await mediator.request(method, path, headers=headers, data=data)
     assert answer.status == status
     assert answer.headers["Access-Control-Allow-Origin"] == "*"
@@ -329,10 +329,10 @@ async def test_the_allowed_origin_is_configurable(start_mediator: StartMediator)
 async def test_trap_6_a_body_that_is_too_large_is_an_error_in_json(
     start_mediator: StartMediator,
 ) -> None:
-    mediator = await start_mediator(limits={"body_bytes_max": 1024})
-    assert (await mediator.post(b" " * 1024)).refusal == (400, "INVALID_COMMAND")
-    assert (await mediator.post(b" " * 1025)).refusal == (413, "INVALID_COMMAND")
-    answer = await mediator.request("POST", "/", data=_chunks(b" " * 600, b" " * 600))
+    mediator = await start_mediator(limits={"body_bytes_max": 65_536})
+    assert (await mediator.post(b" " * 65_536)).refusal == (400, "INVALID_COMMAND")
+    assert (await mediator.post(b" " * 65_537)).refusal == (413, "INVALID_COMMAND")
+    answer = await mediator.request("POST", "/", data=_chunks(b" " * 40_000, b" " * 40_000))
     assert answer.refusal == (413, "INVALID_COMMAND")
 
 

@@ -111,10 +111,10 @@ async def test_a_command_whose_outcome_is_unknown_is_no_refusal(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"limits": {"body_bytes_max": 2_048, "body_read_s_max": 0.05}}]
+    "settings", [{"limits": {"body_bytes_max": 65_536, "body_read_s_max": 0.05}}]
 )
 async def test_what_is_refused_unread_is_recorded_without_a_sender(mediator: Mediator) -> None:
-    assert (await mediator.post(b"x" * 3_000)).status == 413
+    assert (await mediator.post(b"x" * 65_537)).status == 413
     assert (await mediator.post(b"{}", headers={"Content-Encoding": "gzip"})).status == 415
     assert (await mediator.get("/public/no-did")).status == 400
     reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])

@@ -53,14 +53,14 @@ def test_an_edge_that_stops_has_no_room() -> None:
 
 def test_an_address_has_its_bodies_and_one_that_fails_holds_no_bytes() -> None:
     in_flight = InFlight(
-        Limits(bodies_per_address_max=1, body_bytes_max=1_024, bodies_bytes_per_address_max=1_024)
+        Limits(bodies_per_address_max=1, body_bytes_max=65_536, bodies_bytes_per_address_max=65_536)
     )
     cuts: list[Cut] = []
     body = Transfer("a", 0.0, cuts.append)
     with suppress(ConnectionError), in_flight.body_of(body):
         assert not in_flight.has_room_for_body("a")
         assert in_flight.has_room_for_body("b")
-        in_flight.bodies.grow(body, 1_024)
+        in_flight.bodies.grow(body, 65_536)
         assert in_flight.bodies.no_room_for("a", 1) is Cut.BYTES_PER_ADDRESS
         raise ConnectionError
     assert in_flight.has_room_for_body("a")

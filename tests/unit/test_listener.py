@@ -23,7 +23,7 @@ from http_edge.settings.settings import Limits, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, DIDCOMM, RefusalCounts
 
-BODY_BYTES_MAX: Final = 1_024
+BODY_BYTES_MAX: Final = 65_536
 PAGE: Final = records("messages", [{"payload": "é" * 300_000}] * 9, 9, Page(0, 50))
 
 

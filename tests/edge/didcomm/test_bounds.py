@@ -47,6 +47,7 @@ from tests.unit.didcomm.v2_agent import V2Agent, recipient
 PING = "trust_ping/1.0/ping"
 PICKUP_1 = "messagepickup/1.0/"
 LARGE = 16_384
+TAKEN_BYTES_MAX = 65_536
 _PICKED = 16
 
 
@@ -165,13 +166,14 @@ async def test_a_message_on_a_socket_costs_its_address_what_a_request_does(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"didcomm": {"message_bytes_max": LARGE}, "rates": {"per_address_per_s": 20}}]
+    "settings",
+    [{"didcomm": {"message_bytes_max": TAKEN_BYTES_MAX}, "rates": {"per_address_per_s": 20}}],
 )
 async def test_a_body_that_does_not_say_that_it_is_too_large_is_paid_for(
     network: WalletNetwork,
 ) -> None:
     async def parts() -> AsyncIterator[bytes]:
-        for _ in range(LARGE // 1_024 + 1):
+        for _ in range(TAKEN_BYTES_MAX // 1_024 + 1):
             yield b"x" * 1_024
 
     headers, statuses = {"Content-Type": ENVELOPE}, []
@@ -183,14 +185,14 @@ async def test_a_body_that_does_not_say_that_it_is_too_large_is_paid_for(
     assert statuses[-1] == 429
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": LARGE}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": TAKEN_BYTES_MAX}}])
 async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(
     network: WalletNetwork,
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", network.mediator.ports[0])
     head = ("POST /didcomm HTTP/1.1", "Host: x", f"Content-Type: {ENVELOPE}", "Content-Length: ")
     async with asyncio.timeout(WAIT_S):
-        writer.write("\r\n".join(head).encode() + b"%d\r\n\r\n" % (LARGE + 1))
+        writer.write("\r\n".join(head).encode() + b"%d\r\n\r\n" % (TAKEN_BYTES_MAX + 1))
         assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
     writer.close()
 

@@ -203,9 +203,9 @@ async def test_a_full_queue_is_answered_with_a_time_to_come_back(network: Wallet
     assert await bob.drained() == ["three", "four"]
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 65_536}}])
 async def test_an_oversized_message_is_refused(network: WalletNetwork, bob: Bob) -> None:
-    refused = await network.forward_text(bob.key, "x" * 16_384)
+    refused = await network.forward_text(bob.key, "x" * 65_536)
     assert (refused.status, refused.json) == (413, {"error": "message-too-large"})
     assert await bob.drained() == []
 

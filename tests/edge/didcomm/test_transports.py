@@ -152,11 +152,11 @@ async def test_switched_off_nothing_of_it_is_there(
     assert (await mediator.get("/")).status == 200
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 65_536}}])
 async def test_the_disclosed_size_is_the_bound_over_http(network: WalletNetwork, bob: Bob) -> None:
     (size,) = await bob.wallet.discover([("constraint", "max_receive_bytes")])
     assert size.id == "max_receive_bytes"
-    fits = sealed(bob.connection, PING, **routed()).ljust(16_384)
+    fits = sealed(bob.connection, PING, **routed()).ljust(65_536)
     assert (await network.post(fits)).status == 200
     refused = await network.post(fits + b" ")
     assert (refused.status, refused.json) == (413, {"error": "message-too-large"})
@@ -315,12 +315,12 @@ async def test_a_forward_over_a_socket_is_queued_and_not_answered(
 
 
 @TEXT_TOO
-@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 65_536}}])
 async def test_the_disclosed_size_is_the_bound_over_a_socket(
     network: WalletNetwork, bob: Bob, is_text: bool
 ) -> None:
     async with network.socket() as socket:
-        fits = sealed(bob.connection, PING, **routed()).ljust(16_384)
+        fits = sealed(bob.connection, PING, **routed()).ljust(65_536)
         await (socket.raw.send_str(fits.decode()) if is_text else socket.raw.send_bytes(fits))
         opened(bob.connection, await (socket.text() if is_text else socket.data()))
         over = fits + b" "

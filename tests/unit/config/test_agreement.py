@@ -9,7 +9,7 @@ import pytest
 from eventstore.stores.sqlite_connections import BUSY_TIMEOUT_S
 from http_edge.settings.reference import every_setting
 from http_edge.settings.sources import SettingRefused, load_settings
-from http_edge.settings.value_types import MIB
+from http_edge.settings.value_types import KIB, MIB
 
 DIDS = [f"did:x:{number}" for number in range(3)]
 
@@ -59,6 +59,33 @@ def test_identities_that_could_have_no_dedicated_host_are_refused(
     with pytest.raises(SettingRefused) as refused:
         load_settings(given, {})
     assert str(refused.value) == refusal
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger", "bytes_max", "divided"),
+    [
+        ("limits.contract_bytes_max", "limits.contracts_bytes_max", 64 * KIB, ""),
+        ("limits.contract_request_bytes_max", "limits.contract_requests_bytes_max", 64 * KIB, ""),
+        ("limits.saved_event_bytes_max", "limits.saved_events_bytes_max", MIB, ""),
+        ("limits.public_event_bytes_max", "limits.public_events_bytes_max", MIB, ""),
+        ("limits.did_bytes_max", "limits.header_bytes_max", 4 * KIB, " divided by 3"),
+    ],
+)
+def test_what_may_be_as_large_as_a_setting_says_has_room_under_the_others(
+    smaller: str, larger: str, bytes_max: int, divided: str
+) -> None:
+    given = {smaller: str(bytes_max), larger: str(bytes_max * (3 if divided else 1))}
+    load_settings(given, {})
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(given | {smaller: str(bytes_max + 1)}, {})
+    assert str(refused.value) == f"{smaller} from command line: expected at most {larger}{divided}"
+
+
+@pytest.mark.parametrize("name", ["limits.body_bytes_max", "didcomm.message_bytes_max"])
+def test_no_bound_refuses_what_poste_demo_sends(name: str) -> None:
+    load_settings({name: str(64 * KIB)}, {})
+    with pytest.raises(SettingRefused, match=f"^{name} from command line: expected a whole number"):
+        load_settings({name: str(64 * KIB - 1)}, {})
 
 
 def test_a_setting_below_several_times_another_that_was_not_set_is_refused_by_its_own_name() -> (
