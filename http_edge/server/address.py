@@ -70,6 +70,8 @@ def address_towards(dsns: Sequence[str]) -> str:
                 return found
         except OSError as error:
             unfound.append(f"{server or 'unnamed'}: {error.strerror}")
+        except UnicodeError:
+            unfound.append(f"{server}: no host can have this name")
     raise Stop(
         Exit.UNREACHABLE,
         f"No route to a server of the log ({', '.join(unfound)}).",

@@ -29,7 +29,8 @@ def split_listen(listen: str) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[IPv6]:port``.
 
     Raises:
-        ValueError: the text has another form, or the port is beyond 65535.
+        ValueError: the text has another form, the port is beyond 65535, or no host can have such a
+            name.
     """
     host, _, port = listen.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -37,13 +38,18 @@ def split_listen(listen: str) -> tuple[str, int]:
     well_formed = address and bracketed == (":" in address) and re.fullmatch("[0-9]{1,5}", port)
     if not well_formed or int(port) > PORT_MAX:
         raise ValueError(listen)
-    return address, int(port)
+    return _host(address), int(port)
 
 
 def did_web(url: str) -> str:
     """The did:web of a public URL: host, port behind %3A, path parts behind colons."""
     parts = urlsplit(url)
     return ":".join(["did:web", quote(parts.netloc, safe=""), *parts.path.split("/")[1:]])
+
+
+def _host(host: str) -> str:
+    _ = host.encode("idna")  # raises for an empty label, or one of more than 63 characters
+    return host
 
 
 def _listen(listen: str) -> str:
@@ -125,6 +131,7 @@ ExportAddress: TypeAlias = Annotated[
 ]
 NodeAddress: TypeAlias = Annotated[
     str,
+    AfterValidator(_host),
     _matching(r"^[^\[\]]+$", "an address of this machine, also of IPv6, without brackets; or auto"),
 ]
 NodeName: TypeAlias = Annotated[

@@ -27,7 +27,12 @@ def test_it_is_the_one_from_which_the_first_server_that_is_there_is_reached(
 
 @pytest.mark.parametrize(
     "dsn",
-    ["postgresql:///poste?host=/run/postgresql", "postgresql://poste:secret@db.invalid/poste"],
+    [
+        "postgresql:///poste?host=/run/postgresql",
+        "postgresql://poste:secret@db.invalid/poste",
+        "postgresql://poste:secret@db..invalid/poste",
+        f"postgresql://poste:secret@{64 * 'd'}.invalid/poste",
+    ],
 )
 def test_without_a_way_to_the_server_the_operator_is_asked_to_name_it(dsn: str) -> None:
     with pytest.raises(Stop) as stopped:

@@ -149,6 +149,9 @@ _EXPORT = ("--from", "export")
         (("shards", "drain", "\udcff"), "is not UTF-8"),
         (("shards", "undrain", "\udcff"), "is not UTF-8"),
         (("bench", "http://127.0.0.1:65536"), "is not an http or https URL"),
+        (("serve", "--listen", "\xe4..b:80"), "listen from command line: expected host:port"),
+        (("serve", "--set", "metrics_listen=\xe4..b:80"), "metrics_listen from command line: exp"),
+        (("serve", "--set", "node_address=\xe4..b"), "node_address from command line: expected an"),
     ],
 )
 def test_what_cannot_be_meant_is_a_mistake_of_usage(

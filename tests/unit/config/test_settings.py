@@ -78,6 +78,8 @@ def test_a_listen_address_splits_into_host_and_port(listen: str, parts: tuple[st
         "::1:80",
         "[host]:80",
         "h:\u0661",
+        "\xe4..b:80",
+        f"{64 * 'h'}:80",
     ],
 )
 def test_a_listen_address_of_another_form_is_refused(listen: str) -> None:
