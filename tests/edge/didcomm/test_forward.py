@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from http_edge.clients.didcomm import forward
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
-from http_edge.didcomm.envelopes.recipient_names import x25519_name
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
 from http_edge.didcomm.envelopes.v1.envelope import pack
-from tests.edge.didcomm.newer_wallets import connected
+from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.wallet_network import (
     SENDER,
     SERVICE,
@@ -201,6 +201,30 @@ async def test_a_full_queue_is_answered_with_a_time_to_come_back(network: Wallet
     assert (await network.post(both)).status == 429
     assert await carol.drained() == ["hi"]
     assert await bob.drained() == ["three", "four"]
+
+
+async def test_a_v1_forward_reaches_a_registered_did_in_any_spelling(
+    network: WalletNetwork,
+) -> None:
+    wallet, sender = await connected(network), Sender(network)
+    recipient = await wallet.new_recipient("peer2")
+    short = canonical_name(recipient.did)
+    spellings = [recipient.did, short, f"{recipient.did}#key-1", f"{short}#key-1"]
+    for number, to in enumerate(spellings):
+        envelope = sender.sealed(str(number), recipient.did)
+        assert (await network.post(forwarded(to, orjson.loads(envelope)))).status == 202
+    read = [sender.text_in(recipient, picked.envelope) async for picked in wallet.drain()]
+    assert read == [*map(str, range(len(spellings)))]
+
+
+async def test_a_v1_forward_reaches_a_registered_key_by_its_name_on_the_other_curve(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    image = curve_public(bob.key)
+    assert image is not None
+    envelope = orjson.loads(envelope_of(bob.key, "one"))
+    assert (await network.post(forwarded(x25519_name(image), envelope))).status == 202
+    assert await bob.drained() == ["one"]
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 65_536}}])

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Forward
+from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
 from http_edge.didcomm.envelopes.v1.forward import read_forward
 from tests.unit.didcomm.requests import ALICE, BOB, OLD, message
 
@@ -48,6 +51,29 @@ def test_several_recipients_keep_their_order() -> None:
     assert read([keys.did_key(BOB), A, B]) == Forward([B, A], [PACKED])
 
 
+CAROL = OwnDids(KeyPair.from_seed(b"c" * 32))
+X25519 = x25519_name(bytes(31) + b"\t")
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        (CAROL.peer2, canonical_name(CAROL.peer2)),
+        (f"{CAROL.peer2}#key-1", canonical_name(CAROL.peer2)),
+        (CAROL.peer4, canonical_name(CAROL.peer4)),
+        (canonical_name(CAROL.peer4), canonical_name(CAROL.peer4)),
+        (f"did:peer:0{MULTIBASE}", A),
+        (X25519, X25519),
+        (f"{X25519}#{X25519.removeprefix('did:key:')}", X25519),
+        ("did:web:Example.COM:bob#key-1", "did:web:example.com:bob"),
+        ("did:example:1#", "did:example:1"),
+        (["did:example:1", B], ["did:example:1", B]),
+    ],
+)
+def test_a_recipient_that_is_named_by_a_did_has_its_short_name(to: object, name: Any) -> None:
+    assert read(to) == Forward(name if isinstance(name, list) else [name], [PACKED])
+
+
 @pytest.mark.parametrize(
     "to",
     [
@@ -55,21 +81,20 @@ def test_several_recipients_keep_their_order() -> None:
         "unknown",
         "did:sov:BzCbsNYhMrjHiqZDTUASHg",
         "did:sov:BzCbsNYhMrjHiqZDTUASHg#key-1",
-        "did:example:1#",
         f"did:example:1#{'1' * 10_000}",
         f"nothing#{A}",
         A + "1" * 40,
         "\N{FULLWIDTH DIGIT ONE}" * 44,
         [f"{b58encode(b'short').decode()}"],
-        ["unknown", "did:example:1"],
+        ["unknown", "did:sov:BzCbsNYhMrjHiqZDTUASHg"],
     ],
 )
-def test_a_name_without_a_key_names_no_recipient(to: object) -> None:
+def test_a_name_that_none_can_register_names_no_recipient(to: object) -> None:
     assert read(to) == Forward([], [PACKED])
 
 
-def test_a_name_without_a_key_does_not_keep_the_others_from_their_message() -> None:
-    assert read(["did:example:1", B]) == Forward([B], [PACKED])
+def test_a_name_that_none_can_register_does_not_keep_the_others_from_their_message() -> None:
+    assert read(["unknown", B]) == Forward([B], [PACKED])
 
 
 @pytest.mark.parametrize("to", [None, 1, True, {}, {"did": A}, [], [None], [A, 1], [[A]]])
@@ -154,4 +179,4 @@ _JSON = st.recursive(
 @given(to=_JSON, msg=_JSON)
 def test_whatever_is_sent_is_read_or_refused(to: object, msg: object) -> None:
     forward = read(to, msg)
-    assert forward is None or all(keys.read_key(key) for key in forward.recipients)
+    assert forward is None or all(canonical_name(name) == name for name in forward.recipients)

@@ -15,9 +15,11 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, InvalidMember, Message
 from http_edge.didcomm.envelopes.packed import read_packed
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v1.envelope import pack
 
 FORWARD: Final = NEW_PREFIX + "routing/1.0/forward"
+_SOV: Final = "did:sov:"
 
 
 def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
@@ -34,8 +36,8 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
     payload = read_packed(message.body.get("msg"))
     if payload is None:
         return None
-    found = [keys.base58(key) for key in map(_recipient_key, names) if key is not None]
-    return Forward(list(dict.fromkeys(found)), [payload], message.expires_at_s)
+    found = dict.fromkeys(filter(None, map(_recipient_name, names)))
+    return Forward(list(found), [payload], message.expires_at_s)
 
 
 def wrap(
@@ -61,6 +63,17 @@ def wrap(
     except (JsonRefused, ValueError):
         return None
     return envelope
+
+
+def _recipient_name(name: str) -> str | None:
+    """Return the name of the key that is written, or else of the DID (``recipient_names``).
+
+    A bare did:sov is none: agents register its key, which only its ledger knows.
+    """
+    key = _recipient_key(name)
+    if key is not None:
+        return keys.base58(key)
+    return None if name.startswith(_SOV) else canonical_name(name)
 
 
 def _recipient_key(name: str) -> bytes | None:
