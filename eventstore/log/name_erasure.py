@@ -57,6 +57,9 @@ from eventstore.log.seam import stored_seam
 from eventstore.log.streams import is_erased_name, stream_of
 
 _ROWS: Final = 1_000
+_MS: Final = 1_000
+_MARK: Final = "names_erased_ms"
+"""The mark of a log with the time of its newest whole pass, in Unix milliseconds."""
 _STAYING: Final = (IdentityDedicated, IdentityReleased)
 _OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 """Events with texts that an identity chose for itself and its own data: these name no other."""
@@ -101,6 +104,24 @@ def _is_bound(newest: LogRow) -> bool:
     event = decode_or_none(newest.topic, newest.state)
     account = event.account_did if isinstance(event, SpeakerNamed) else ""
     return bool(account) and not is_erased_name(account)
+
+
+def is_pass_due(log: LogReader, every_s: float, now_ms: int) -> bool:
+    """Has no process made a whole pass within ``every_s``? A time to come is of a clock ahead.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    return not 0 <= now_ms - int(log.settings().get(_MARK, "0")) < every_s * _MS
+
+
+def note_pass(log: EventLog, now_ms: int) -> None:
+    """Let other processes find by ``is_pass_due`` that a whole pass was made now.
+
+    Raises:
+        LogUnavailable: the log cannot be written.
+    """
+    log.mark(_MARK, str(now_ms))
 
 
 def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:

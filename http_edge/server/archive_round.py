@@ -1,5 +1,8 @@
 """One round of archiving: export old rows, then let them leave the log.
 
+A round beside a mediator also removes names of erased identities, if no exporting process does so;
+where rows stay in the log, it does nothing else.
+
 ``poste log archive`` runs one round. ``poste serve`` starts a process for each round (``main``,
 ``http_edge.server.child_process``); in a cluster one node at a time does so. That process gives
 way to the mediator: it first checks whether any row is old enough, then works in transactions of
@@ -23,7 +26,7 @@ from eventstore.log.codec import decode_seal
 from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
 from eventstore.log.event_log import LogReader
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.name_erasure import erased_identities
+from eventstore.log.name_erasure import NameErasure, erased_identities, is_pass_due, note_pass
 from eventstore.log.seam import Seam, seam_position, stored_seam
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
@@ -103,6 +106,36 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     return archived._replace(has_written=has_written)
 
 
+def erase_names(
+    settings: Settings,
+    *,
+    after_step: Callable[[], None] = lambda: None,
+    clock: Callable[[], int] = system_clock,
+) -> None:
+    """Remove names of erased identities from a log whose rows stay, and from an earlier archive.
+
+    Do nothing if any process has done so within ``export.erased_every_s``: another node, or
+    ``poste export --watch``, which these settings do not name. ``after_step`` as in
+    ``archive_once``.
+
+    Raises:
+        KeyFileRefused, OSError, ExportError: as ``exporter_of``, if there is an archive.
+        LogError: the log cannot be read or changed.
+    """
+    with closing(opened_to_export(settings)) as log:
+        if not is_pass_due(log, settings.export.erased_every_s, clock()):
+            return
+        is_file = settings.log_dsn.startswith("sqlite:")
+        if is_file and (seam_position(log) or settings.exported_place is not None):
+            place = open_place(settings.archive_place)
+            _export_rest(settings, place, 0, after_step, clock, takes_out_erased=True, prunes=False)
+            return
+        work = NameErasure(log)
+        while work.step():
+            after_step()
+        note_pass(log, clock())
+
+
 def _is_due(log: LogReader, until_ms: int) -> bool:
     """Whether the first transaction behind the seam is old enough to leave."""
     reached = seam_position(log)
@@ -174,26 +207,30 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
             raise Interrupted
 
     archive, export = settings.archive, settings.export
-    is_erasing_due = export.to is None and reporter.is_erasing_due(export.erased_every_s)
+    is_erasing_due = settings.erases_names and reporter.is_erasing_due(export.erased_every_s)
     is_pruning_due = export.to is None and reporter.is_pruning_due(
         archive.keep_s, archive.prune_every_s
     )
+    archived = None
     with contextlib.suppress(Interrupted):
         try:
             with _turn(settings):
-                archived = archive_once(
-                    settings,
-                    is_checked=False,
-                    takes_out_erased=is_erasing_due,
-                    prunes=is_pruning_due,
-                    after_step=pause,
-                )
+                if settings.lets_rows_leave:
+                    archived = archive_once(
+                        settings,
+                        is_checked=False,
+                        takes_out_erased=is_erasing_due,
+                        prunes=is_pruning_due,
+                        after_step=pause,
+                    )
+                else:
+                    erase_names(settings, after_step=pause)
             seam = _seam(settings)
         except (LockedElsewhere, TurnLost):
             return
         except (ExportError, LogError, SeamRefused, KeyFileRefused, OSError) as error:
             reporter.on_fault(error)
-            _LOG.error("old rows stay in the log: %s", error)
+            _LOG.error("old rows or erased names stay in the log: %s", error)
             return
         if seam is not None:
             reporter.on_seam(seam.position, seam.left, seam.stayed.number)
@@ -209,7 +246,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
 
 def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event) -> None:
     """Run rounds in this process, until ``stopping`` is set."""
-    every_s = settings.archive.every_s
+    every_s = settings.round_s
     wait_s = min(ARCHIVING_AFTER_S, every_s)
     while not stopping.wait(wait_s):
         run_beside(settings, stopping, reporter)
@@ -217,7 +254,8 @@ def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event
 
 
 def _turn(settings: Settings) -> AbstractContextManager[object]:
-    name = f"archive to {settings.archive_place}"
+    # Nodes whose rows stay have no place in common.
+    name = f"archive to {settings.archive_place}" if settings.lets_rows_leave else "erase names"
     return advisory_lock(settings.log_dsn, name, settings.postgres.bounds)
 
 

@@ -99,6 +99,6 @@ def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[st
 
 
 def figures_by_database(settings: Settings, now_ms: int) -> Sequence[dict[str, Any]]:
-    """The ``figures`` of each database of the log; none if rows stay there."""
-    numbers = database_numbers(len(settings.log_dsns)) if settings.lets_rows_leave else ()
+    """The ``figures`` of each database of the log; none if no round looks at it."""
+    numbers = database_numbers(len(settings.log_dsns)) if settings.has_rounds else ()
     return [figures(settings.data_dir, now_ms, number) for number in numbers]

@@ -37,6 +37,19 @@ ARCHIVE: Final = (sys.executable, "-c", "from http_edge.server.archive_round imp
 """The commands of the children."""
 
 
+async def work_beside(settings: Settings, stopping: asyncio.Event, number: int | None) -> None:
+    """Keep running the children that one database of the log needs, until ``stopping`` is set.
+
+    ``number`` as for ``keep_exporting``.
+    """
+    kinds = []
+    if settings.export.to is not None:
+        kinds.append(keep_exporting)
+    if settings.has_rounds:
+        kinds.append(keep_archiving)
+    await asyncio.gather(*[keep(settings, stopping, number) for keep in kinds])
+
+
 async def keep_exporting(settings: Settings, stopping: asyncio.Event, number: int | None) -> None:
     """Keep a child running that exports to ``settings.export.to``, until ``stopping`` is set.
 
@@ -62,7 +75,7 @@ async def keep_archiving(
 
     The first round begins after ``first_s`` at most. ``number`` as for ``keep_exporting``.
     """
-    every_s = settings.archive.every_s
+    every_s = settings.round_s
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped}, timeout=min(first_s, every_s))
     while not stopping.is_set():

@@ -152,7 +152,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     ``http_edge.server.export_status.figures`` of each database, and is empty if nothing is
     exported. ``storage`` is the storage that the log takes, None unless it is known of every
     database. ``archives`` has the ``http_edge.server.archive_status.figures`` of each database, and
-    is empty if rows stay in the log.
+    is empty if no round looks at them.
     """
 
     hosts: Mapping[str, HostReport | None]

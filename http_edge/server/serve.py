@@ -33,7 +33,7 @@ from actors.ray.hang_watch import keep_answering
 from http_edge.crypto.mediator_keys import load, operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
-from http_edge.server.child_process import keep_archiving, keep_exporting
+from http_edge.server.child_process import work_beside
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults, note
@@ -415,14 +415,8 @@ class _Mediator:
 
     async def _work_beside(self, number: int) -> None:
         """Export and archive one database of the log until ``_stopping`` is set."""
-        kinds = []
-        if self._settings.export.to is not None:
-            kinds.append(keep_exporting)
-        if self._settings.lets_rows_leave:
-            kinds.append(keep_archiving)
         each = self._settings.each_database()
-        one, shown = each[number], database_numbers(len(each))[number]
-        await asyncio.gather(*[keep(one, self._stopping, shown) for keep in kinds])
+        await work_beside(each[number], self._stopping, database_numbers(len(each))[number])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()

@@ -35,6 +35,6 @@ def status_parts(
         positions = figures.get("log_positions", [figures.get("log_position")])
         each = export_status.figures_by_database(settings.data_dir, positions, clock())
         parts["export"] = of_databases(each)
-    if settings.lets_rows_leave:
+    if settings.has_rounds:
         parts["archive"] = of_databases(archive_status.figures_by_database(settings, clock()))
     return parts

@@ -427,10 +427,10 @@ class Export(Section):
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
     """Time that merged files stay, so that a rebuild that began before can finish reading them."""
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
-    """Interval at which names of erased identities are removed from the log, and files are
-    rewritten without them and without contents erased since; 0 is never. Most contents are removed
-    earlier, when small files are merged. Replaced files stay for replaced_kept_s. With export.to,
-    an hour after each start, too, if that is sooner."""
+    """Interval at which names of erased identities are removed from the log, exported or not, and
+    files rewritten without them and without contents erased since; 0 is never. Most contents are
+    removed earlier, when small files are merged. Replaced files stay for replaced_kept_s. With
+    export.to, an hour after each start, too, if that is sooner."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
@@ -476,8 +476,8 @@ class Archive(Section):
     """Time between two removals by keep_s. Each reads and rewrites all data of that age, while
     the export goes on. With export.to, an hour after each start, too, if that is sooner."""
     every_s: Duration = Field(default=3_600, le=604_800)
-    """Time between two rounds; each round is a process of its own. A round without old rows takes a
-    second of CPU."""
+    """Time between two rounds, or less if export.erased_every_s or prune_every_s is; each is a
+    process of its own, which takes a second of CPU if there are no old rows."""
     rows_per_step_max: int = Field(default=256, ge=1, le=10_000)
     """Rows that leave in one transaction, up to the end of the batch that reaches this number.
     Commands wait for it: some milliseconds."""

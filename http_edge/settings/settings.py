@@ -270,6 +270,26 @@ class Settings(Section):
         return bool(self.archive.enabled) and self.export.to is not None
 
     @property
+    def erases_names(self) -> bool:
+        """Do names of erased identities leave by rounds, because there is no exporting process?"""
+        return self.export.to is None and self.export.erased_every_s > 0
+
+    @property
+    def has_rounds(self) -> bool:
+        """Does a process look from time to time what can leave the log: old rows, erased names?"""
+        return self.lets_rows_leave or self.erases_names
+
+    @property
+    def round_s(self) -> float:
+        """Seconds between two rounds: as often as the most frequent part of their work is due."""
+        each = [self.archive.every_s]
+        if self.erases_names:
+            each.append(self.export.erased_every_s)
+        if self.export.to is None and self.archive.keep_s:
+            each.append(self.archive.prune_every_s)
+        return min(each)
+
+    @property
     def operators_url(self) -> str:
         """The URL of the operators' listener on this machine."""
         return _reached(self.operators.listen)

@@ -79,6 +79,31 @@ async def test_a_round_of_archiving_whose_process_dies_is_a_fault_and_no_other_i
     assert archive_status.figures(tmp_path, 0, 1)["fault"] == fault
 
 
+@pytest.mark.parametrize(
+    "often", [("export", "erased_every_s"), ("archive", "prune_every_s")], ids=lambda each: each[1]
+)
+async def test_a_round_comes_as_soon_as_any_part_of_its_work_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: tuple[str, str]
+) -> None:
+    """Names that are to leave within a day do not wait for rows that leave once a week."""
+    stopping, rounds = asyncio.Event(), 0
+
+    async def full(*_: object, **__: object) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            stopping.set()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+    sections: dict[str, Any] = {"archive": {"every_s": 604_800, "keep_s": 1}, "export": {}}
+    sections[often[0]][often[1]] = 0.001
+    settings = Settings(data_dir=tmp_path, **sections)
+    async with asyncio.timeout(WAIT_S):
+        await keep_archiving(settings, stopping, None, first_s=0)
+    assert rounds == 3
+
+
 @pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
 @pytest.mark.parametrize(
     ("program", "stop_s_max", "code"),

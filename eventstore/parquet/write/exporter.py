@@ -23,7 +23,7 @@ from msgspec import structs
 
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog, LogReader
-from eventstore.log.name_erasure import NameErasure
+from eventstore.log.name_erasure import NameErasure, note_pass
 from eventstore.log.seam import seam_position
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
@@ -280,6 +280,7 @@ class Exporter:
                 pass
         except RowsStay:  # some rows left the log meanwhile; the next call does the rest
             return GoneNames()
+        note_pass(self._log, self._clock())
         return GoneNames(work.erased, frozenset(work.nameless))
 
     def prune(
