@@ -48,7 +48,7 @@ from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.live_dump import DumpWriter
 from http_edge.cli.output import progress_bar
-from http_edge.cli.projections_program import answer_of_program
+from http_edge.cli.projections_program import answer_of_program, raised_if_terminated
 from http_edge.cli.running_mediator import exchange, operators_access, refuse_unless_ok
 from http_edge.cli.settings import require_existing
 from http_edge.server.exits import Exit, Stop
@@ -145,8 +145,9 @@ def compare_live(
         Stop: the mediator or Spark does not answer.
         NotServed: a host does not answer.
         ExportError, LogError, KeyFileRefused: as ``exporter_of``.
+        Exit: SIGTERM came. What hosts have in memory is on no disk afterwards.
     """
-    with tempfile.TemporaryDirectory(prefix="poste-live-") as name:
+    with raised_if_terminated(), tempfile.TemporaryDirectory(prefix="poste-live-") as name:
         _dump(each, url, Path(name))
         with progress_bar("Comparing"):
             arguments = ["compare", "--from", target, "--live", name, *spark]
@@ -281,7 +282,8 @@ class Collector:
 
     def _answers(self, targets: Sequence[str]) -> Iterator[list[DescribedState]]:
         parts = (targets[i : i + TARGETS_MAX] for i in range(0, len(targets), TARGETS_MAX))
-        with ThreadPoolExecutor(_AHEAD) as asking:
+        asking = ThreadPoolExecutor(_AHEAD)
+        try:
             ahead: deque[Future[list[DescribedState]]] = deque(
                 asking.submit(self._states, part) for part in islice(parts, _AHEAD)
             )
@@ -289,6 +291,9 @@ class Collector:
                 answer = ahead.popleft().result()
                 ahead.extend(asking.submit(self._states, part) for part in islice(parts, 1))
                 yield answer
+        finally:
+            # The end of a command that is terminated does not wait for answers.
+            asking.shutdown(wait=False, cancel_futures=True)
 
     def _states(self, targets: Sequence[str]) -> list[DescribedState]:
         """The states of all targets, including those whose owner changes meanwhile."""

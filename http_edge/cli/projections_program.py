@@ -111,18 +111,31 @@ def _running(
     """
     require_program()
     command = [sys.executable, "-c", _RUN, *arguments]
+    with (
+        raised_if_terminated(),
+        subprocess.Popen(  # noqa: S603 - nothing else
+            command, stdin=subprocess.PIPE, stdout=stdout
+        ) as program,
+    ):
+        try:
+            yield program
+        except BaseException:
+            # If a terminal has interrupted the program as well, it ignores this signal.
+            program.send_signal(signal.SIGINT)
+            program.wait()
+            raise
+
+
+@contextmanager
+def raised_if_terminated() -> Iterator[None]:
+    """Let SIGTERM end the block by an exception, so that what the block has made is removed.
+
+    Raises:
+        Exit: the signal came; with the exit code that shells give to it.
+    """
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with subprocess.Popen(  # noqa: S603 - nothing else
-            command, stdin=subprocess.PIPE, stdout=stdout
-        ) as program:
-            try:
-                yield program
-            except BaseException:
-                # If a terminal has interrupted the program as well, it ignores this signal.
-                program.send_signal(signal.SIGINT)
-                program.wait()
-                raise
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
