@@ -28,7 +28,6 @@ from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import (
     Exported,
     Exporter,
@@ -37,11 +36,10 @@ from eventstore.parquet.write.exporter import (
 )
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
-from http_edge.crypto.mediator_keys import load
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter, Rewriting
-from http_edge.server.log_head import HeadFile
+from http_edge.server.log_head import HeadFile, public_head, renewed_head
 from http_edge.server.mediator_log import keys_of, opened_to_export
 from http_edge.settings.settings import Settings
 
@@ -144,8 +142,8 @@ class ContinuousExport:
     ) -> None:
         """An export to ``settings.export.to``, which keeps the status of ``reporter`` up to date.
 
-        ``on_fault`` is called once for each new fault, ``on_head`` before and after each step with
-        the newest signed head of the log, which may be from another exporting process.
+        ``on_fault`` is called once for each new fault, ``on_head`` whenever the whole log is
+        exported, and while this stands by, with the signed head of the log for strangers.
         """
         assert settings.export.to is not None
         self._settings = settings
@@ -180,7 +178,6 @@ class ContinuousExport:
             except OtherExporter as error:
                 # Look as often as the other process writes, so as to go on soon after its end.
                 self._report(error)
-                self._publish(self._note_of_other())
                 stopping.wait(
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
@@ -196,11 +193,13 @@ class ContinuousExport:
         with contextlib.closing(opened_to_export(self._settings)) as log:
             # Rows wait also while the place cannot be used.
             self._reporter.on_log(log.position())
+            if (note := public_head(log)) is not None:
+                self._on_head(note)
             with exporter_of(self._settings, log, open_place(self._target)) as exporter:
                 while not stopping.is_set():
                     self._export_next(log, exporter, stopping)
 
-    def _export_next(self, log: LogReader, exporter: Exporter, stopping: threading.Event) -> None:
+    def _export_next(self, log: EventLog, exporter: Exporter, stopping: threading.Event) -> None:
         step = self._step(log, exporter)
         is_behind = step is not None and step.is_full
         if not is_behind or time.monotonic() >= self._rewriting_from_s:
@@ -210,17 +209,16 @@ class ContinuousExport:
         if not is_behind:
             stopping.wait(self._settings.export.lag_s_max)
 
-    def _step(self, log: LogReader, exporter: Exporter) -> Exported | None:
+    def _step(self, log: EventLog, exporter: Exporter) -> Exported | None:
         self._reporter.on_log(log.position())
-        self._publish(exporter.head_note)
         step = exporter.step()
-        self._publish(exporter.head_note)
         if step is not None:
             self._on_step(step)
             self._steps += 1
         is_behind = step is not None and step.is_full
         self._step_at_s = time.monotonic()
         if not is_behind:
+            self._publish(log, exporter.head_note)
             self._step_at_s += self._settings.export.lag_s_max
         return step
 
@@ -230,7 +228,7 @@ class ContinuousExport:
         if step is None or not step.is_full:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
 
-    def _keep_up(self, log: LogReader, exporter: Exporter, *_progress: int) -> None:
+    def _keep_up(self, log: EventLog, exporter: Exporter, *_progress: int) -> None:
         """Make the next step once it is due: rewriting old files may take hours."""
         if time.monotonic() >= self._step_at_s:
             step = self._step(log, exporter)
@@ -288,18 +286,12 @@ class ContinuousExport:
         self._reporter.on_rewritten(purpose)
         return True
 
-    def _publish(self, note: bytes | None) -> None:
-        if note is not None:
-            self._on_head(note)
-
-    def _note_of_other(self) -> bytes | None:
-        """The newest head at the place, None unless this mediator has signed it."""
-        with contextlib.suppress(ExportError, KeyFileRefused, OSError):
-            note = open_place(self._target).read_if_there(CHECKPOINT)
-            key = PublicKey(load(self._settings.keys_path).signing_public)
-            if note is not None and head_in(note, key):
-                return note
-        return None
+    def _publish(self, log: EventLog, newest: bytes | None) -> None:
+        """Renew the head for strangers; an export goes on where the disk of the log is full."""
+        every_s = self._settings.export.head_every_s
+        if newest is not None:
+            with contextlib.suppress(LogError):
+                self._on_head(renewed_head(log, newest, every_s, system_clock()))
 
     def _report(self, error: Exception) -> None:
         if str(error) == self._fault:

@@ -1,8 +1,8 @@
-"""``GET /log/head``: the newest signed head of the log that the exporter has published.
+"""``GET /log/head``: the signed head of the log that strangers get.
 
-The exporting process keeps the head in a file of the data directory. A process that stands by does
-so too, with the heads that it finds at the export's place. So every edge reads the head from its
-own machine, asks no host and no store, and does without pyarrow.
+A mark of the log has this head. The exporting process renews it, less often than it exports, and
+keeps it in a file of the data directory; a process that stands by does the latter, too. So every
+edge reads it from its own machine, asks no host and no store, and does without pyarrow.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from aiohttp import hdrs, web
 
 from actors.host.clock import Clock
 from eventstore.log.databases import folder_name
+from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import read_head
 from http_edge.decentrl.answers import error_body
@@ -28,8 +29,12 @@ from http_edge.server.status_files import database_numbers, publish, status_path
 from http_edge.settings.settings import Settings
 
 _NAME: Final = "log-head.txt"
+_MARK: Final = "public_head"
+"""The mark of a log with the head for strangers: since when it is, in Unix milliseconds, and it."""
+_MS: Final = 1_000
 _READ_AGAIN_MS: Final = 1_000
-_CACHE_CONTROL: Final = "public, max-age=1"
+_CACHED_S_MAX: Final = 60
+"""A head that is renewed each hour may be a minute older."""
 _SEVERAL: Final = "head: the log has several databases, each with a head of its own: "
 
 
@@ -45,8 +50,39 @@ class NoHead(Enum):
     )
 
 
+def public_head(log: LogReader) -> bytes | None:
+    """The head for strangers, as ``renewed_head`` has left it; None before the first one.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    return _public(log)[1]
+
+
+def renewed_head(log: EventLog, newest: bytes, every_s: float, now_ms: int) -> bytes:
+    """The head for strangers: ``newest`` if they had the one before for ``every_s``.
+
+    That time begins anew also if nothing was sealed in it: else the next change, whenever it came,
+    would show when the first seal was made. A time to come is of a clock that was ahead.
+
+    Raises:
+        LogUnavailable: the log cannot be read or written.
+    """
+    since_ms, note = _public(log)
+    if note is not None and 0 <= now_ms - since_ms < every_s * _MS:
+        return note
+    if every_s or note != newest:
+        log.mark(_MARK, f"{now_ms}\n{newest.decode()}")
+    return newest
+
+
+def _public(log: LogReader) -> tuple[int, bytes | None]:
+    since_ms, _, note = log.settings().get(_MARK, "0").partition("\n")
+    return int(since_ms), note.encode() or None
+
+
 class HeadFile:
-    """The newest head in the data directory."""
+    """The head for strangers in the data directory."""
 
     def __init__(self, data_dir: Path, database: int | None = None) -> None:
         """The file for the log, or for one of its databases if it has several."""
@@ -79,6 +115,8 @@ class LogHeadEndpoint:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._rate = settings.rates.public_reads_per_address_per_s
+        cached_s = max(1, min(_CACHED_S_MAX, int(settings.export.head_every_s)))
+        self._headers = {hdrs.CACHE_CONTROL: f"public, max-age={cached_s}"}
         self._clock = clock
         numbers = database_numbers(len(settings.log_dsns))
         self._files = {_path(n): HeadFile(settings.data_dir, n) for n in numbers}
@@ -99,8 +137,9 @@ class LogHeadEndpoint:
         if isinstance(note, NoHead):
             return _not_found(note.value)
         charge_public(len(note))
-        headers = {hdrs.CACHE_CONTROL: _CACHE_CONTROL}
-        return web.Response(body=note, content_type="text/plain", charset="utf-8", headers=headers)
+        return web.Response(
+            body=note, content_type="text/plain", charset="utf-8", headers=self._headers
+        )
 
     async def _name_each(self, _: web.Request) -> web.Response:
         return _not_found(_SEVERAL + ", ".join(self._files))

@@ -27,8 +27,7 @@ from http_edge.settings.value_types import (
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
-_ADMITTING_OTHERS: Final = frozenset({"open", "invitation"})
-"""The values of ``registration`` that admit others than those in a list."""
+_ADMITTING_OTHERS: Final = frozenset({"open", "invitation"})  # than those in a list
 
 
 class Protocol(Section):
@@ -174,8 +173,7 @@ class DidComm(Section):
     each further key costs the sender's address as much as a message that proves nothing."""
     forward_delay_s_max: float = Field(default=60, ge=0, le=600)
     """Longest delay of the messages of a forward that its sender may request (delay_milli of
-    routing 2.0). A restart of the host ends the delay early: the messages are stored, the delay is
-    not."""
+    routing 2.0). A restart of the host ends it early: the messages are stored, and it is not."""
     unknown_recipient: Literal["accept", "refuse", "report"] = "accept"
     """Answer to a forward to a key or DID that no agent registered, in both versions of DIDComm.
     accept: the same answer as for any other, after the same time and at the same price, so that no
@@ -427,10 +425,9 @@ class Export(Section):
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
     """Time that merged files stay, so that a rebuild that began before can finish reading them."""
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
-    """Interval at which names of erased identities are removed from the log, exported or not, and
-    files rewritten without them and without contents erased since; 0 is never. Most contents are
-    removed earlier, when small files are merged. Replaced files stay for replaced_kept_s. With
-    export.to, an hour after each start, too, if that is sooner."""
+    """Interval at which names of erased identities leave the log, exported or not, and files are
+    rewritten without them and contents erased since; 0 is never. Merges drop most contents earlier.
+    Replaced files stay for replaced_kept_s. With export.to, also an hour after each start."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
@@ -438,8 +435,11 @@ class Export(Section):
     """Seconds after which a recorded event is in the log: more than appends take (to SQLite up to
     30) and clocks differ. An export is complete until then, or before an append under way."""
     complete_every_s: Duration = Field(default=60, le=86_400)
-    """Interval at which an idle export renews its statement of the time up to which it is
-    complete."""
+    """Interval at which an idle export says anew until when it is complete."""
+    head_every_s: float = Field(default=3_600, ge=0, le=31_536_000)
+    """Interval at which GET /log/head gets a newer head; 0 is with each export. A head counts what
+    was stored for all: on a quiet mediator, two heads seconds apart tell a stranger whether a key
+    is registered to which a message was sent between them, and when its wallet fetches."""
     retry_s_max: Duration = Field(default=60, le=3_600)
     """Longest wait before a failed export is retried; the mediator keeps serving."""
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import TreeHead, sign_head, verified_head
+from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.listener.routes import PlainRoute
-from http_edge.server.log_head import HeadFile, LogHeadEndpoint
+from http_edge.server.log_head import HeadFile, LogHeadEndpoint, public_head, renewed_head
 from http_edge.server.status_files import status_path
 from http_edge.settings.settings import Settings
 from tests.edge.mediator import KEYS, MEDIATOR_DID, HandClock, Mediator
@@ -44,7 +47,7 @@ async def test_the_newest_head_is_answered_as_it_was_signed(
     answer = await mediator.get("/log/head")
     assert (answer.status, answer.body) == (200, note(1))
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert answer.headers["Cache-Control"] == "public, max-age=1"
+    assert answer.headers["Cache-Control"] == "public, max-age=60"
     assert verified_head(answer.body, KEY).size == 1
     published.publish(note(2))
     assert (await mediator.get("/log/head")).body == note(1)
@@ -105,3 +108,28 @@ async def test_each_database_of_a_log_has_a_head_of_its_own(
     status, body = answers["/log/head"]
     assert isinstance(body, bytes)
     assert (status, b"/log/db-0/head, /log/db-1/head" in body) == (404, True)
+
+
+def test_a_head_is_renewed_once_in_an_interval_for_all_nodes_alike(tmp_path: Path) -> None:
+    """On a fixed time also if nothing is sealed: else a new one says when that was."""
+    hour_s = 3_600
+    with (
+        closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as one,
+        closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as two,
+    ):
+
+        def shown(log: EventLog, newest: int, after_s: float, every_s: float = hour_s) -> int:
+            now_ms = 1_700_000_000_000 + round(after_s * 1_000)
+            head = renewed_head(log, note(newest), every_s, now_ms)
+            assert public_head(one) == public_head(two) == head
+            return verified_head(head, KEY).size
+
+        assert public_head(one) is None
+        assert shown(one, 3, 0) == 3
+        assert shown(two, 4, hour_s - 0.001) == 3
+        assert shown(one, 4, hour_s) == 4
+        assert shown(one, 4, 2 * hour_s) == 4
+        assert shown(one, 5, 2 * hour_s + 1) == 4
+        assert shown(two, 5, 3 * hour_s) == 5
+        assert shown(one, 6, 1) == 6  # by a clock that is no longer ahead
+        assert [shown(one, size, 2, every_s=0) for size in (7, 8)] == [7, 8]

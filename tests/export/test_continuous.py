@@ -192,7 +192,8 @@ def test_each_new_head_is_published_also_by_who_stands_by(
 ) -> None:
     growing = Growing(log)
     key = PublicKey(load_or_create(settings.keys_path).signing_public)
-    assert settings.export.to is not None
+    each = settings.export.model_copy(update={"head_every_s": 0})
+    settings = settings.model_copy(update={"export": each})
     stopping = threading.Event()
     notes: tuple[queue.Queue[bytes], ...] = (queue.Queue(), queue.Queue())
     reporter = Reporter(None, lambda: NOW_MS)
@@ -210,6 +211,27 @@ def test_each_new_head_is_published_also_by_who_stands_by(
         stopping.set()
         for thread in threads:
             thread.join(WAIT_S)
+
+
+def test_strangers_get_one_head_in_an_interval_also_after_a_restart(
+    settings: Settings, log: EventLog
+) -> None:
+    """How many transactions were sealed between two heads tells for whom."""
+    growing, notes, stopping = Growing(log), set[bytes](), threading.Event()
+    key = PublicKey(load_or_create(settings.keys_path).signing_public)
+
+    class Once(Reporter):
+        def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
+            stopping.set()
+
+    for _ in range(3):
+        growing.grow()
+        stopping.clear()
+        ContinuousExport(settings, Once(None, lambda: NOW_MS), on_head=notes.add).run(stopping)
+    newest = open_place(str(settings.export.to)).read_if_there(CHECKPOINT)
+    assert newest is not None
+    (public,) = notes
+    assert 0 < head_in(public, key).size < head_in(newest, key).size
 
 
 def test_a_published_head_that_was_not_written_or_is_lost_is_written_though_none_is_newer(
