@@ -16,15 +16,25 @@ from actors.core.commands import (
     Connect,
     DedicateIdentity,
     DedicationReason,
+    EndAccount,
     GrantMediation,
+    NewSavedEvent,
     SaveContract,
+    SaveEvents,
     UseInvitation,
 )
 from actors.core.limits import IdentityLimits
 from actors.core.replies import KeyClaim, KeyOwner
 from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, LogRow, StoredRecord
-from eventstore.log.events import ContractExpired, IdentityErased, MessageQueued, topics_of
+from eventstore.log.events import (
+    TOPIC_BY_TYPE,
+    ContractExpired,
+    EventSaved,
+    IdentityErased,
+    MessageQueued,
+    topics_of,
+)
 from eventstore.log.faults import Fault
 from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.name_erasure import NameErasure, erased_identities, without_names_of
@@ -215,6 +225,33 @@ def test_the_keylist_of_an_account_that_has_ended_keeps_no_name_though_its_agent
     erase(mediator, GONE)
     take_out_names(log)
     assert "keylist-updated.1" not in naming(log, GONE.encode())
+
+
+def test_a_saved_event_of_another_keeps_the_name_until_that_one_is_erased_too(
+    log: EventLog,
+) -> None:
+    mediator = settled(log)
+    event = NewSavedEvent(GONE, STAYS, None, NOW_S, "kept for ever", [])
+    run(mediator.host, submission(STAYS, SaveEvents([event])))
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == [TOPIC_BY_TYPE[EventSaved]]
+    erase(mediator, STAYS)
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == []
+
+
+def test_the_end_of_an_account_is_no_erasure(log: EventLog) -> None:
+    mediator = settled(log)
+    stated = [word.encode() for word in (GONE, f"token of {GONE}")]
+    run(mediator.host, unclaimed(GONE, EndAccount(GONE, NOW_S)))
+    before = [naming(log, word) for word in stated]
+    assert all(before)
+    assert take_out_names(log) == 0
+    assert [naming(log, word) for word in stated] == before
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert not any(naming(log, word) for word in stated)
 
 
 def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: EventLog) -> None:
