@@ -146,5 +146,11 @@ def _read(file: int) -> _Rows:
 
 
 def _write(file: int, rows: _Rows) -> None:
+    """Write the rows, and zeros over what was behind them: DIDs and tokens of hosts that are gone.
+
+    Zeros reach as far as the file had anything, which an earlier release may have left there.
+    """
+    before = os.pread(file, os.fstat(file).st_size, 0).rstrip(b"\0")
     packed = msgspec.msgpack.encode(rows)
-    os.pwrite(file, _HEAD.pack(len(packed), zlib.crc32(packed)) + packed, 0)
+    content = _HEAD.pack(len(packed), zlib.crc32(packed)) + packed
+    os.pwrite(file, content.ljust(len(before), b"\0"), 0)

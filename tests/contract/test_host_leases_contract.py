@@ -236,6 +236,22 @@ def test_rows_from_before_the_machine_began_again_are_over(tmp_path: Path) -> No
     after.close()
 
 
+def test_a_host_that_is_gone_leaves_neither_its_name_nor_its_token_in_the_file(
+    tmp_path: Path,
+) -> None:
+    leases = HostLeaseFile(tmp_path / "hosts")
+    leases.take(MINE, LONG_S)
+    for name in ("host-b", "zone:did:key:z6Mk"):
+        leases.take(msgspec.structs.replace(ELSEWHERE, name=name), LONG_S)
+    for name in ("host-b", "zone:did:key:z6Mk"):
+        leases.leave(msgspec.structs.replace(ELSEWHERE, name=name))
+    content = (tmp_path / "hosts").read_bytes()
+    assert rows(leases) == [MINE]
+    for gone in (b"host-b", b"did:key", ELSEWHERE.token, ELSEWHERE.incarnation.encode()):
+        assert gone not in content
+    leases.close()
+
+
 def test_rows_that_were_not_written_whole_are_none_and_every_host_has_its_lease_again(
     tmp_path: Path,
 ) -> None:
