@@ -242,9 +242,11 @@ class RayIdentityHost(IdentityHost):
         return super().answer(question)
 
     def _start_dedicated(self, did: str) -> None:
-        name = dedicated_host_name(did, self._options.node)
+        options = msgspec.structs.replace(
+            self._options, name=dedicated_host_name(did, self._options.node)
+        )
+        name = _name_in_ray(options.name)
         _end_stale(name)
-        options = msgspec.structs.replace(self._options, name=name)
         # Ray does not restart it by itself.
         once: dict[str, Any] = {"get_if_exists": True, "lifetime": "detached", "max_restarts": 0}
         _remote(RayDedicatedHost, name, **once)(options, self._prepare)
@@ -292,7 +294,7 @@ class RayDedicatedHost(RayIdentityHost):
             threading.Timer(_END_S_MAX, os._exit, (0,)).start()
             with contextlib.suppress(ray_errors.RayError, ValueError):
                 # Ray frees the name before it ends the process, so no caller finds a dying host.
-                ray.kill(ray.get_actor(self._options.name))
+                ray.kill(ray.get_actor(_name_in_ray(self._options.name)))
         except Exception:  # noqa: BLE001 - the process ends whatever it is
             _LOG.exception("the end of this host had a fault")
         finally:
@@ -309,10 +311,16 @@ def is_restart() -> bool:
         return True
 
 
-def _end_stale(name: str) -> None:
-    """End the dedicated host of this name, if Ray knows one: it has no lease, so it serves nothing.
+def _name_in_ray(name: str) -> str:
+    """The name by which Ray knows a dedicated host: Ray's log files have it, so it has no DID."""
+    return f"dedicated-{sha256(name.encode()).hexdigest()}"
 
-    Such a host hangs, or has been starting for longer than the placer waits.
+
+def _end_stale(name: str) -> None:
+    """End the dedicated host of this name in Ray, if Ray knows one.
+
+    It has no lease, so it serves nothing. Such a host hangs, or has been starting for longer than
+    the placer waits.
     """
     until_s = time.monotonic() + _END_S_MAX
     with contextlib.suppress(ValueError):  # Ray has no actor of this name any more

@@ -28,6 +28,7 @@ from tests.cluster.accounts import (
     waiting_payloads,
 )
 from tests.cluster.server import DEDICATED, HOST, MEDIATOR_DID, Server, ended, send
+from tests.cluster.test_start_and_stop import ray_folders
 
 pytestmark = pytest.mark.cluster
 TWO_HOSTS = Placement(shards=16, hosts=2)
@@ -196,6 +197,23 @@ async def test_a_killed_dedicated_process_costs_the_commands_in_flight_alone(
             assert await until(lambda: writer.send(reader.identity.did, "after"))
             assert await opened.close_code() == 1012
             assert await waiting_payloads(reader) == ["before", "after"]
+
+
+async def test_no_file_of_ray_names_an_identity_that_has_a_host_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    data_dir = tmp_path_factory.mktemp("dedicated") / "data"
+    settings = {"placement": "dedicated", "limits.dedicated_quiet_s": "10"}
+    with Server(data_dir, **settings) as server:
+        async with client(server.url) as mediator:
+            reader = await newcomer(mediator, "reader")
+            (process,) = await processes_of(server, reader)
+            assert ended(process, 60)
+        (folder,) = ray_folders(server)
+        contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert any(b"RayDedicatedHost" in content for content in contents.values())
+    did = reader.identity.did.encode()
+    assert [path.name for path, content in contents.items() if did in content] == []
 
 
 async def processes_of(server: Server, *accounts: Account) -> set[int]:
