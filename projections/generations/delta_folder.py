@@ -147,19 +147,40 @@ class DeltaFolder:
         self.place.sync(f"{self.name}/_delta_log/{version:020d}.json")
         return version
 
-    def trim(self, oldest: int) -> None:
+    def trim(self, oldest: int, *, is_due: bool = False) -> None:
         """Remove the files of the table's log that no version from ``oldest`` on needs.
 
+        They stay until a checkpoint stands for them; if ``is_due``, ``oldest`` gets one now.
+
         Raises:
-            ExportUnavailable: the place cannot be changed now.
+            ExportUnavailable: the place cannot be read or changed now.
         """
-        found = sorted(self.place.sizes(f"{self.name}/_delta_log"))
-        named = {path: _LOGGED.fullmatch(path.rpartition("/")[2]) for path in found}
-        versions = {path: int(name[1]) for path, name in named.items() if name is not None}
+        if is_due and min(self._logged().values(), default=oldest) < oldest:
+            self._stand_for_earlier(oldest)
+        versions = self._logged()
         checkpoints = {v for path, v in versions.items() if ".checkpoint" in path and v <= oldest}
         for path, version in versions.items():
             if version < max(checkpoints, default=0):
                 self.place.remove(path)
+
+    def _stand_for_earlier(self, version: int) -> None:
+        """Make a checkpoint of this version; none if the log is damaged, whose files all stay."""
+        try:
+            if (table := self.opened(version)) is not None:
+                table.create_checkpoint()
+        except TablesDamaged:
+            return
+        except (DeltaError, OSError) as error:
+            raise ExportUnavailable(self.name, said_by_library(error)) from error
+        for path, made in self._logged().items():
+            if made == version:
+                self.place.sync(path)
+
+    def _logged(self) -> dict[str, int]:
+        """The commits and checkpoints of the table's log, in order, with their versions."""
+        found = sorted(self.place.sizes(f"{self.name}/_delta_log"))
+        named = {path: _LOGGED.fullmatch(path.rpartition("/")[2]) for path in found}
+        return {path: int(name[1]) for path, name in named.items() if name is not None}
 
     def _damaged(self, error: Exception) -> TablesDamaged:
         require_given(self.place, f"{self.name}/_delta_log", error)

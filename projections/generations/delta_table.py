@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
+from eventstore.log.pseudonyms import NAMING
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.table import statistics_of
 from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
@@ -150,6 +151,9 @@ def _added(place: ExportPlace, table: str, file: TableFile, now_ms: int) -> AddA
     footer = read_footer(place, f"{table}/{file.path}")
     names = [footer.schema.column(number).path for number in range(footer.num_columns)]
     statistics = statistics_of(footer, [name for name in names if "." not in name])
+    for kind in ("minValues", "maxValues"):
+        # Bounds would name identities in the table's log after the file has gone.
+        statistics[kind] = {n: v for n, v in statistics[kind].items() if n not in NAMING}
     return AddAction(
         path=file.path,
         size=file.bytes,

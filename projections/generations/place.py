@@ -242,13 +242,17 @@ class TablesPlace:
         _check_is_there(base, self.numbers())
         return commit_files(self.place, table, schema, _now_ms())
 
-    def commit(self, draft: Generation, base: int | None, kept: Kept) -> Generation:
+    def commit(
+        self, draft: Generation, base: int | None, kept: Kept, *, hides_names: bool = False
+    ) -> Generation:
         """Add a generation, whose tables are committed already, under the next number.
 
         Args:
             draft: the generation; this method sets its number and ``made_at_ms``.
             base: the number of the generation whose files it shares, None for none.
             kept: which generations stay; the files of others are removed.
+            hides_names: whether earlier versions of its tables, and the bounds that an earlier
+                release wrote of them, may have names that it hides: their commits go at once.
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others committed first each time.
@@ -266,7 +270,7 @@ class TablesPlace:
                 self.place.remove(f"{GENERATIONS}/{path}")
                 continue
             left = [each for n, each in earlier.items() if n not in gone]
-            self._remove([earlier[each] for each in gone], [*left, new])
+            self._remove([earlier[each] for each in gone], [*left, new], hides_names=hides_names)
             for each in gone:
                 self.place.remove(f"{GENERATIONS}/{found[each]}")
             return new
@@ -348,13 +352,15 @@ class TablesPlace:
             self._generations.trim(version)
         return version is not None
 
-    def _remove(self, gone: Sequence[Generation], left: Sequence[Generation]) -> None:
+    def _remove(
+        self, gone: Sequence[Generation], left: Sequence[Generation], *, hides_names: bool
+    ) -> None:
         """Remove the files of generations that are gone, and files that no generation names."""
         named = _paths(left)
         tables = [table for each in left for table in each.tables]
         for name in sorted({table.name for table in tables}):
             oldest = min(table.version for table in tables if table.name == name)
-            DeltaFolder(self.place, name).trim(oldest)
+            DeltaFolder(self.place, name).trim(oldest, is_due=hides_names)
             was_named = _paths(gone)
             found = [path for path in self.place.sizes(name) if "/_delta_log/" not in path]
             unnamed = [path for path in found if path not in named]

@@ -225,7 +225,8 @@ class _Run:
             pseudonyms=fingerprint(self.export.key),
             tables=tables,
         )
-        return self.place.commit(draft, base, kept)
+        hides_names = self.erased is not None and self.export.key is None
+        return self.place.commit(draft, base, kept, hides_names=hides_names)
 
     def _step(self) -> Step:
         """The events since the earlier generation; each table adds its earlier rows."""

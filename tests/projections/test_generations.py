@@ -65,7 +65,9 @@ class Rebuild:
         self.place, self.run, self.base, self.wanted = place, run, base, wanted
         self.made: Generation | None = None
 
-    def steps(self, kept: Kept = ALL, schema: str = SCHEMA) -> Iterator[None]:
+    def steps(
+        self, kept: Kept = ALL, schema: str = SCHEMA, *, hides_names: bool = False
+    ) -> Iterator[None]:
         start = None if self.base is None else self.place.generation(self.base)
         drafts = []
         for name in TABLES:
@@ -75,7 +77,9 @@ class Rebuild:
         for draft in drafts:
             tables.append(self.place.commit_table(draft, schema, self.base))
             yield
-        self.made = self.place.commit(generation_of(tables), self.base, kept)
+        self.made = self.place.commit(
+            generation_of(tables), self.base, kept, hides_names=hides_names
+        )
 
     def _staged(self, name: str, start: Generation | None) -> GenerationTable:
         before = start.table(name).files if start else []
