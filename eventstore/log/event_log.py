@@ -319,8 +319,18 @@ class LogReader(Protocol):
     ) -> Sequence[LogRow]:
         """Rows of a stream with one of these topics, up to version ``until``; without contents."""
 
-    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
-        """Rows in the order of the log with a position greater than ``after``."""
+    def read_log(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        topics: Collection[str] = (),
+        limit: int = 1000,
+    ) -> Sequence[Notification]:
+        """Rows in the order of the log with ``after < position <= until``; of all topics if none.
+
+        Rows of one topic are found by a scan: name both ends.
+        """
 
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Rows in the order of the log with a position greater than ``after``, read in bulk.
@@ -371,12 +381,6 @@ class LogReader(Protocol):
         """Yield all archived states in the order of their streams; None for an altered one.
 
         They are not a cache: the log has them nowhere else.
-        """
-
-    def nameless(self) -> Sequence[bytes]:
-        """The streams (16 bytes each) of the queues that have no DID.
-
-        They belong to erased identities, and some to identities of an earlier release.
         """
 
     def settings(self) -> dict[str, str]:

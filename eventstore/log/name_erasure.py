@@ -8,7 +8,9 @@ A pass reads the rows in order and changes those that name an erased identity. I
   key of another owner that is called by the name until the owner gives the key up;
 - in the streams of its keys, and of the invitations that it used, all names.
 
-A DID that speaks for an account again after its own erasure counts as come back.
+Of an identity that has come back, names leave the rows up to the end of its last erasure; only the
+row of a DID that was never let go and so speaks for it again keeps them. A DID that speaks for an
+account again after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -19,8 +21,9 @@ appends and beside another pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from eventsourcing.persistence import Notification
@@ -60,6 +63,10 @@ _ROWS: Final = 1_000
 _MS: Final = 1_000
 _MARK: Final = "names_erased_ms"
 """The mark of a log with the time of its newest whole pass, in Unix milliseconds."""
+_SCANNED_ROWS: Final = 100_000
+"""The rows of which one query finds those that end an erasure: a fraction of a second."""
+ALWAYS: Final = 2**63 - 1
+"""A position behind every row."""
 _STAYING: Final = (IdentityDedicated, IdentityReleased)
 _OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 """Events with texts that an identity chose for itself and its own data: these name no other."""
@@ -79,23 +86,43 @@ _SAID_LAST: Final = topics_of(IdentityErased, *COMING_BACK)
 _OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
 
-def erased_identities(log: LogReader) -> dict[bytes, int]:
-    """The identities that are erased and have not come back, nor speak for an account since.
+class Erasure(NamedTuple):
+    """The last erasure of an identity: the position of its last row.
 
-    Maps the stream of each (16 bytes) to the position of the last row of its erasure.
+    Names leave rows up to ``until``: this position if the identity has come back since, or speaks
+    for an account, else ``ALWAYS``.
+    """
+
+    position: int
+    until: int
+
+
+def erased_identities(log: LogReader) -> dict[bytes, Erasure]:
+    """The erasures of all identities by their streams (16 bytes each).
+
+    Scans the log, because no index knows any more who was erased once it has come back.
 
     Raises:
         LogUnavailable: the log cannot be read.
     """
     erased = TOPIC_BY_TYPE[IdentityErased]
-    found: dict[bytes, int] = {}
-    for stream in log.nameless():
-        said = log.stream_rows(UUID(bytes=stream), topics=_SAID_LAST)
-        if said and _is_bound(said[-1]):
+    ends = log.position()
+    streams = {
+        row.originator_id
+        for after in range(0, ends, _SCANNED_ROWS)
+        for row in log.read_log(
+            after=after, until=after + _SCANNED_ROWS, topics={erased}, limit=_SCANNED_ROWS
+        )
+    }
+    found: dict[bytes, Erasure] = {}
+    for stream in streams:
+        if not isinstance(stream, UUID):
             continue
-        said = [row for row in said if row.topic not in _OF_SPEAKERS]
-        if said and said[-1].topic == erased:
-            found[stream] = said[-1].position
+        said = log.stream_rows(stream, topics=_SAID_LAST)
+        position = max(row.position for row in said if row.topic == erased)
+        others = [row for row in said if row.topic not in _OF_SPEAKERS]
+        is_back = _is_bound(said[-1]) or others[-1].topic != erased
+        found[stream.bytes] = Erasure(position, position if is_back else ALWAYS)
     return found
 
 
@@ -124,14 +151,16 @@ def note_pass(log: EventLog, now_ms: int) -> None:
     log.mark(_MARK, str(now_ms))
 
 
-def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
-    """The state of a row without the names that have these digests; None if it has none."""
+def without_names_of(
+    is_gone: Callable[[bytes], bool], kind: type[Event], state: bytes
+) -> bytes | None:
+    """The state of a row without the names that have such digests; None if it has none."""
     found = False
 
     def rename(name: Any) -> Any:
         nonlocal found
         digest = digest_of(name)
-        if not is_erased(digest) or digest.data not in gone:
+        if not is_erased(digest) or not is_gone(digest.data):
             return name
         found = True
         return digest
@@ -144,7 +173,8 @@ class NameErasure:
     """One pass over the rows of one log.
 
     Attributes:
-        erased: the streams (16 bytes each) of the identities whose names leave.
+        erased: the streams (16 bytes each) of the identities whose names leave, each with the
+            position up to which rows lose them.
         reached: the position up to which the pass has come.
         end: the position of the last row.
         changed: how many rows lost a name.
@@ -161,7 +191,9 @@ class NameErasure:
         # The end comes first: the rows of an identity that comes back now are behind it.
         end = log.position()
         by = end if erased_by is None else erased_by
-        self.erased = frozenset(s for s, at in erased_identities(log).items() if at <= by)
+        self.erased: Mapping[bytes, int] = {
+            s: one.until for s, one in erased_identities(log).items() if one.position <= by
+        }
         self.reached = self.changed = 0
         self.end = end if self.erased else 0
         self._log = log
@@ -244,17 +276,18 @@ class NameErasure:
         kind = type(event)
         if kind in _STAYING:
             return None
-        if row.stream in self.erased:
+        if self._is_gone(row.position, row.stream):
             return renamed_state(kind, row.state, digest_of)
         if kind in _OWN_WORDS:
             return None
-        gone = self._keys if kind is KeyReleased else self.erased
-        renamed = without_names_of(gone, kind, row.state)
+        is_released = kind is KeyReleased
+        is_gone = self._keys.__contains__ if is_released else partial(self._is_gone, row.position)
+        renamed = without_names_of(is_gone, kind, row.state)
         if renamed is None or (renamed == row.state and not isinstance(event, _Taken)):
             return None  # a row that has no such name, or has lost it in an earlier pass
         if self._is_needed(row, event):
             return None
-        if isinstance(event, _Taken) and self._is_of_erased(event):
+        if isinstance(event, _Taken) and self._is_of_erased(row, event):
             return renamed_state(kind, row.state, digest_of)
         if kind is ContractStored:
             return renamed_state(kind, renamed, _without_bytes)
@@ -269,14 +302,27 @@ class NameErasure:
         if isinstance(event, ContractStored):
             ends = self._ends_of_contracts(stream)
             return row.version > max(ends.get(event.digest, 0), ends.get(None, 0))
-        if isinstance(event, KeyClaimed) and self._is_of_erased(event):
+        if isinstance(event, KeyClaimed) and self._is_of_erased(row, event):
             return False
+        if isinstance(event, SpeakerNamed):
+            return self._is_spoken_for_again(row, event)
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
 
-    def _is_of_erased(self, event: _Taken) -> bool:
+    def _is_gone(self, position: int, stream: bytes) -> bool:
+        """Whether a row at this position loses the name of this stream."""
+        return self.erased.get(stream, -1) >= position
+
+    def _is_of_erased(self, row: LogRow, event: _Taken) -> bool:
         """Whether what was taken belonged to an erased identity, whatever it is called."""
         owner = event.owner_did if isinstance(event, KeyClaimed) else event.by_did
-        return stream_of(owner) in self.erased
+        return self._is_gone(row.position, stream_of(owner))
+
+    def _is_spoken_for_again(self, row: LogRow, event: SpeakerNamed) -> bool:
+        """Whether a DID that was never let go speaks for an account that has come back."""
+        if self.erased.get(stream_of(event.account_did), ALWAYS) == ALWAYS:
+            return False
+        said = self._log.stream_rows(UUID(bytes=row.stream), topics=_OF_SPEAKERS)
+        return said[-1].version == row.version
 
     def _ends_of_contracts(self, stream: UUID) -> dict[bytes | None, int]:
         """The newest version that ended each contract of a stream, by digest; None: all of them.
@@ -303,8 +349,10 @@ class NameErasure:
     def _is_held(self, stream: UUID) -> bool:
         """Whether the key of a stream has an owner that is not erased."""
         newest = self._log.stream_rows(stream, topics=_OF_CLAIMS)[-1:]
-        said = [decode_or_none(row.topic, row.state) for row in newest]
-        return any(isinstance(one, KeyClaimed) and not self._is_of_erased(one) for one in said)
+        said = [(row, decode_or_none(row.topic, row.state)) for row in newest]
+        return any(
+            isinstance(one, KeyClaimed) and not self._is_of_erased(row, one) for row, one in said
+        )
 
     def _lists_erased(self, stream: UUID) -> bool:
         """Whether the keylist has a key that is called by the name of an erased identity."""

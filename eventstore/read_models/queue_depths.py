@@ -150,12 +150,6 @@ def due(
     ]
 
 
-def nameless(session: Session) -> list[bytes]:
-    """The streams of the queues without a DID, which belong to erased identities."""
-    found = session.rows("SELECT stream FROM queue_depths WHERE did = ? ORDER BY stream", (b"",))
-    return [bytes(stream) for (stream,) in found]
-
-
 def total(session: Session, position: int) -> LogFigures:
     """The sums over all identities, kept with every change, and the time of the oldest message."""
     sums = session.rows(f"SELECT {_TOTALS} FROM queue_totals")  # noqa: S608 - own text

@@ -218,10 +218,17 @@ class RecorderLog(EventLog):
             return session.contents(after, until, bytes_max)
 
     @override
-    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+    def read_log(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        topics: Collection[str] = (),
+        limit: int = 1000,
+    ) -> Sequence[Notification]:
         with unavailable():
             return self._store.recorder.select_notifications(
-                start=after, limit=limit, inclusive_of_start=False
+                after, limit, until, list(topics), inclusive_of_start=False
             )
 
     @override
@@ -363,11 +370,6 @@ class RecorderLog(EventLog):
                     "DELETE FROM snapshots WHERE stream = ? AND version < ?",
                     sorted((stream.bytes, one.version) for stream, one in departure.states),
                 )
-
-    @override
-    def nameless(self) -> Sequence[bytes]:
-        with unavailable(), self._store.reading() as session:
-            return queue_depths.nameless(session)
 
     @override
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:

@@ -119,7 +119,7 @@ def export_erasures(
     Raises:
         ExportError, LogError: as ``Exporter.step``.
     """
-    if max(erased_identities(log).values(), default=0) <= exporter.catalog.last:
+    if not any(one.position > exporter.catalog.last for one in erased_identities(log).values()):
         return
     while (step := exporter.step()) is not None and step.is_full:
         after_step()

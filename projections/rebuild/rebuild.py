@@ -56,6 +56,7 @@ from projections.tables.erased import (
     erased_identities,
     has_events_of,
     has_nameless,
+    has_returned,
     named_before,
     names_in,
     names_of,
@@ -177,7 +178,8 @@ class _Run:
             new = export.events(spark, start.at, self.position)
             about = _few(keep(about_names(plain.events(spark, start.at, self.position))))
             kinds = KINDS if export.key is None else EVERY_KIND
-            if not (has_events_of(new, erased) or has_nameless(about, kinds)):
+            is_anew = has_events_of(new, erased) or has_nameless(about, kinds)
+            if not (is_anew or has_returned(about)):
                 names = keep(named_before(names_of(about), identities))
                 erased = without_speakers(erased, accounts)
                 if ERASURES not in export.types(start.at, self.position):

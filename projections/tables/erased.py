@@ -5,7 +5,8 @@ table of identities has the streams of these identities; a DID belongs to one of
 which is derived from the DID (UUIDv5), is among these. So a rebuild that continues earlier tables
 knows the erased identities, although those tables no longer have their DIDs. The rebuild rewrites
 the rows that name identities erased since. It cannot continue rows that lost the name of their own
-stream: when an erased identity has come back, it makes all tables anew.
+stream: when an erased identity has come back, it makes all tables anew. Names may leave the former
+life of one that came back only after that: then a rebuild in full has fewer names.
 
 A DID that speaks for an account again after its erasure counts as come back, as in the log.
 
@@ -185,6 +186,16 @@ def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
 def has_nameless(about: DataFrame, kinds: Collection[str]) -> bool:
     """Whether one of these events is of a stream, of one of these kinds, whose name has left."""
     return bool(about.where(_is_left(kinds)).limit(1).count())
+
+
+def has_returned(about: DataFrame) -> bool:
+    """Whether one of these events erased an identity that has come back since.
+
+    The names of its former life leave the whole export, and nothing else says so.
+    """
+    gone = erased_identities(said_last(about)).select("stream")
+    ended = about.where(F.col("type") == ERASURES).select("stream")
+    return bool(ended.join(gone, "stream", "left_anti").limit(1).count())
 
 
 def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:

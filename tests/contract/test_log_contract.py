@@ -132,6 +132,16 @@ def test_the_log_is_read_page_by_page_without_gap_or_repeat(log: EventLog) -> No
     assert reached == log.position()
 
 
+def test_rows_of_a_topic_are_found_between_two_positions(log: EventLog) -> None:
+    append(log, OWNER, message(), saved("event"))
+    append(log, OWNER, message(), saved("another"), message(), saved("last"))
+    rows = log.read_log()
+    topics = {rows[1].topic}
+    assert log.read_log(topics=topics) == rows[1::2]
+    assert log.read_log(after=rows[1].id, until=rows[3].id, topics=topics) == [rows[3]]
+    assert log.read_log(until=rows[1].id) == rows[:2]
+
+
 def test_an_append_of_nothing_changes_nothing(log: EventLog) -> None:
     log.append([], [])
     assert log.position() == 0

@@ -40,7 +40,7 @@ from eventstore.log.events import (
     RefusalsCounted,
 )
 from eventstore.log.faults import Fault
-from eventstore.log.name_erasure import NameErasure
+from eventstore.log.name_erasure import ALWAYS, NameErasure
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Seam, sign_seam
 from eventstore.log.streams import erased_name, identity_stream, stream_of
@@ -145,7 +145,7 @@ def test_a_row_that_has_left_the_log_loses_the_names_of_the_erased_alone(
 ) -> None:
     seam = Seam(mediator_did=OWNER.mediator_did, position=9, signed_by=SIGNER.signed_by)
     sqlite_log.setting(SEAM, sign_seam(seam, SIGNER.sign))
-    stream, gone = identity_stream(STAYS), GoneNames(frozenset({identity_stream(GONE).bytes}))
+    stream, gone = identity_stream(STAYS), GoneNames({identity_stream(GONE).bytes: ALWAYS})
     stored = encode(stream, 1, saved("event", sender=GONE, recipient=STAYS))
     row = LogRow(5, stream.bytes, 1, stored.topic, stored.state)
     changed = names_erased(sqlite_log, [row], [0], gone, is_part=True)
@@ -258,7 +258,7 @@ def test_rows_that_name_who_was_erased_are_found_by_every_column() -> None:
     stored = [encode(stream, 1, event) for event in events]
     rows = [LogRow(n, stream.bytes, 1, row.topic, row.state) for n, row in enumerate(stored)]
     table = to_table(rows, dict.fromkeys)
-    assert rows_naming(table, GoneNames(frozenset({stream_of(GONE)}))) == {0, 2, 3, 4, 5}
+    assert rows_naming(table, GoneNames({stream_of(GONE): ALWAYS})) == {0, 2, 3, 4, 5}
 
 
 def test_names_of_others_are_looked_for_in_every_column_that_may_have_one() -> None:

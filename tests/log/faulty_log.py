@@ -195,8 +195,15 @@ class FaultyLog(EventLog):
         return self._log.dedicated()
 
     @override
-    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
-        return self._log.read_log(after=after, limit=limit)
+    def read_log(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        topics: Collection[str] = (),
+        limit: int = 1000,
+    ) -> Sequence[Notification]:
+        return self._log.read_log(after=after, until=until, topics=topics, limit=limit)
 
     @override
     def position(self) -> int:
@@ -253,10 +260,6 @@ class FaultyLog(EventLog):
     @override
     def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
         return self._log.archived_states()
-
-    @override
-    def nameless(self) -> Sequence[bytes]:
-        return self._log.nameless()
 
     @override
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:

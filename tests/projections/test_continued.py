@@ -20,7 +20,7 @@ from projections.analysis.opening import NotOfThisExport
 from projections.generations.generation import Generation
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.spark.export import open_export
-from projections.tables.agents import ACCOUNT_NAMES
+from projections.tables.agents import ACCOUNT_NAMES, INVITATIONS
 from projections.tables.identities import IDENTITIES
 from projections.tables.queues import QUEUES
 from projections.tables.saved_events import SAVED_EVENTS
@@ -147,6 +147,29 @@ def test_continued_tables_do_not_name_who_first_registered_since_and_was_erased(
     made = rebuilt(spark, tmp_path, "tables")
     tables = read_tables(tmp_path / "tables", made)
     assert (made.generation, naming(tables, gone)) == (2, set())
+    assert tables == read_tables(tmp_path / "whole", rebuilt(spark, tmp_path, "whole"))
+
+
+def test_tables_do_not_name_the_former_life_of_who_came_back_before_its_names_left(
+    spark: SparkSession, log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("projections.rebuild.rebuild.PROJECTIONS", (*SOME, INVITATIONS))
+    gone, history = CROWD.identities[0], History(log)
+    history.play(random_script(32, 120))
+    come_back(history, gone)
+    history._ask(gone, "invitation:used", c.UseInvitation(gone))
+    history.commit()
+    export_log(log, tmp_path / "export")
+    before = read_tables(tmp_path / "tables", rebuilt(spark, tmp_path, "tables"))
+    assert "invitations" in naming(before, gone)
+    others = later(log)
+    erase(others, gone)
+    come_back(others, gone)
+    export_log(log, tmp_path / "export")
+    assert take_out_erased(log, tmp_path / "export").names > 10
+    tables = read_tables(tmp_path / "tables", rebuilt(spark, tmp_path, "tables"))
+    assert "identities" in naming(tables, gone)
+    assert "invitations" not in naming(tables, gone)
     assert tables == read_tables(tmp_path / "whole", rebuilt(spark, tmp_path, "whole"))
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import repeat
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from eventstore.log.event_contents import ERASING
 from eventstore.log.event_declaration import type_name
 from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, MessageQueued, topics_of
-from eventstore.log.name_erasure import without_names_of
+from eventstore.log.name_erasure import ALWAYS, without_names_of
 from eventstore.log.redaction import (
     digest_of,
     erased_names,
@@ -136,12 +137,21 @@ def _versions(topic: str, state: bytes) -> Iterable[int]:
 class GoneNames(NamedTuple):
     """The streams, 16 bytes each, of identities whose names leave the export.
 
-    ``identities``: the streams of all erased identities. ``streams``: the streams that have lost
-    their name in this export's log: of such identities, and of the keys and invitations they took.
+    ``identities``: the streams of all erased identities, each with the position up to which rows
+    lose the name. ``streams``: the streams that have lost their name in this export's log: of such
+    identities, and of the keys and invitations they took.
     """
 
-    identities: frozenset[bytes] = frozenset()
+    identities: Mapping[bytes, int] = MappingProxyType({})
     streams: frozenset[bytes] = frozenset()
+
+    def is_gone(self, position: int, stream: bytes) -> bool:
+        """Whether a row at this position loses the name of this identity."""
+        return self.identities.get(stream, -1) >= position
+
+    def is_nameless(self, position: int, stream: bytes) -> bool:
+        """Whether a row at this position, of this stream, no longer names its identity."""
+        return stream in self.streams and self.identities.get(stream, ALWAYS) >= position
 
 
 _NAMED: Final = (
@@ -158,7 +168,7 @@ COLUMNS_OF_NAMES: Final = (
 
 def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
     """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of ``gone``."""
-    own = pa.array(sorted(gone.identities | gone.streams), pa.binary(STREAM_BYTES))
+    own = pa.array(sorted(gone.identities.keys() | gone.streams), pa.binary(STREAM_BYTES))
     is_own = pc.is_in(table["stream"], value_set=own)
     is_seal = pc.equal(table["type"], SEAL_TYPE)
     return set(pc.indices_nonzero(pc.and_not(is_own, is_seal)).to_pylist())
@@ -167,24 +177,28 @@ def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
 def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
     """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that name one of the identities."""
     numbers: set[int] = set()
+    positions = table["position"].to_pylist()
+
+    def note(rows: Iterable[int], names: Iterable[str | None]) -> None:
+        some = zip(rows, names, strict=True)
+        numbers.update(n for n, name in some if _is_named(name, positions[n], gone))
+
     for column in _NAMED:
-        names = [name for name in table[column].unique().to_pylist() if _is_named(name, gone)]
-        is_in = pc.is_in(table[column], value_set=pa.array(names, pa.string()))
-        numbers.update(pc.indices_nonzero(is_in).to_pylist())
+        names = [name for name in table[column].unique().to_pylist() if _is_named(name, 0, gone)]
+        found = pc.indices_nonzero(pc.is_in(table[column], value_set=pa.array(names, pa.string())))
+        note(found.to_pylist(), table[column].take(found).to_pylist())
     for column in _LISTING:
         listed = table[column].combine_chunks()
-        of_rows = pc.list_parent_indices(listed).to_pylist()
-        names = pc.list_flatten(listed).to_pylist()
-        numbers.update(n for n, name in zip(of_rows, names, strict=True) if _is_named(name, gone))
+        note(pc.list_parent_indices(listed).to_pylist(), pc.list_flatten(listed).to_pylist())
     refusals = table["refusals"]
     for number in pc.indices_nonzero(refusals.is_valid()).to_pylist():
-        if any(_is_named(one["sender_did"], gone) for one in refusals[number].as_py()):
-            numbers.add(number)
+        counted = refusals[number].as_py()
+        note([number] * len(counted), [one["sender_did"] for one in counted])
     return numbers
 
 
-def _is_named(name: str | None, gone: GoneNames) -> bool:
-    return bool(name and not name.startswith(ERASED) and stream_of(name) in gone.identities)
+def _is_named(name: str | None, position: int, gone: GoneNames) -> bool:
+    return bool(name and not name.startswith(ERASED) and gone.is_gone(position, stream_of(name)))
 
 
 def names_erased(
@@ -223,10 +237,11 @@ def names_erased(
         now = stored.get((row.stream, row.version))
         if now is None and row.position <= seam:
             kind = TYPE_BY_TOPIC[row.topic]
-            if row.stream in gone.identities:
+            is_gone = partial(gone.is_gone, row.position)
+            if is_gone(row.stream):
                 now = renamed_state(kind, row.state, digest_of)
             else:
-                now = without_names_of(gone.identities, kind, row.state)
+                now = without_names_of(is_gone, kind, row.state)
         if now is None or not _has_fewer_names(row, now):
             continue
         if is_part or is_redactable(number):
@@ -265,7 +280,7 @@ def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:
     return [
         position
         for position, stream, name in zip(*columns, strict=True)
-        if stream in gone.streams and name and erased_name(name) != name
+        if gone.is_nameless(position, stream) and name and erased_name(name) != name
     ]
 
 
@@ -277,10 +292,10 @@ def with_states(table: pa.Table, states: Mapping[int, bytes], gone: GoneNames) -
         parts = [table.filter(pc.invert(is_changed)), _with_states(changed, states)]
         table = pa.concat_tables(parts).sort_by("position").combine_chunks()
     number = SCHEMA.get_field_index("identity")
-    columns = (table[name].to_pylist() for name in ("identity", "stream"))
+    columns = (table[name].to_pylist() for name in ("identity", "position", "stream"))
     names = [
-        erased_name(name) if name and stream in gone.streams else name
-        for name, stream in zip(*columns, strict=True)
+        erased_name(name) if name and gone.is_nameless(position, stream) else name
+        for name, position, stream in zip(*columns, strict=True)
     ]
     field = SCHEMA.field(number)
     return table.set_column(number, field, pa.array(names, field.type))

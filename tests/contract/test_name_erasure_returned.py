@@ -1,0 +1,111 @@
+"""Who was erased and comes back before a pass keeps the names of its new life alone."""
+
+from __future__ import annotations
+
+from actors.core.account_commands import ClaimKey, FindKeyOwner, ReleaseKey
+from actors.core.commands import (
+    AcknowledgeMessages,
+    Connect,
+    FindAccount,
+    NameSpeaker,
+    UnnameSpeaker,
+)
+from actors.core.replies import AccountFound, KeyClaim, KeyOwner
+from actors.host.state_cache import read_identity, wrong_snapshots
+from eventstore.log.event_log import EventLog
+from eventstore.log.name_check import ERASURE
+from eventstore.log.streams import identity_stream
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
+from tests.contract.test_name_erasure_contract import (
+    message_ids,
+    naming,
+    send,
+    states,
+    take_out_names,
+)
+from tests.contract.test_retention_contract import Mediator, is_sound
+from tests.unit.actors.didcomm import KEY
+from tests.unit.actors.given import connection, run, submission, unclaimed
+
+SPEAKER = "did:key:z6MkSpeaker"
+
+
+def erased_until(log: EventLog) -> int:
+    """The position of the last row of the newest erasure."""
+    return log.stream_rows(identity_stream(GONE), topics={ERASURE})[-1].position
+
+
+def lived(log: EventLog) -> Mediator:
+    """A host where one has written, connected and been erased."""
+    mediator = settled(log)
+    run(mediator.host, unclaimed(GONE, Connect(connection())))
+    send(mediator, STAYS, GONE, b"from who goes")
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    erase(mediator, GONE)
+    return mediator
+
+
+def test_who_comes_back_before_a_pass_keeps_no_name_of_its_former_life(log: EventLog) -> None:
+    mediator = lived(log)
+    settle(mediator, GONE)
+    send(mediator, STAYS, GONE, b"from who is back")
+    until, before = erased_until(log), states(log)
+    take_out_names(log)
+    after = states(log)
+    named = [position for position, state in after.items() if GONE.encode() in state]
+    assert naming(log, GONE.encode())[0] == "contract-stored.1", "it is in force"
+    assert [position for position in named if position <= until] == named[:1]
+    assert {p: s for p, s in after.items() if p > until} == {
+        p: s for p, s in before.items() if p > until
+    }
+    assert is_sound(log)
+    assert [*wrong_snapshots(log)] == []
+    state, _ = read_identity(log, identity_stream(GONE))
+    assert state.registered_until_s > 0
+    assert take_out_names(log) == 0
+
+
+def test_who_is_erased_again_loses_the_names_of_both_lives(log: EventLog) -> None:
+    mediator = lived(log)
+    settle(mediator, GONE)
+    take_out_names(log)
+    erase(mediator, GONE)
+    take_out_names(log)
+    own = log.read_stream(identity_stream(GONE))
+    assert [row.topic for row in own if GONE.encode() in row.state] == []
+    assert is_sound(log)
+
+
+def test_who_comes_back_has_the_keys_that_it_claims_then(log: EventLog) -> None:
+    mediator, name = Mediator(log), f"key:{KEY}"
+    settle(mediator, GONE)
+    claim = ClaimKey(GONE, holds_key=True)
+    (first,) = run(mediator.host, unclaimed(name, claim))
+    erase(mediator, GONE)
+    assert isinstance(first, KeyClaim)
+    run(mediator.host, unclaimed(name, ReleaseKey(GONE, first.number)))
+    settle(mediator, GONE)
+    run(mediator.host, unclaimed(name, claim))
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(name))
+    assert [GONE.encode() in row.state for row in rows] == [False, False, True]
+    assert [KEY.encode() in row.state for row in rows] == [False, False, True]
+    assert run(Mediator(log).host, unclaimed(name, FindKeyOwner())) == [KeyOwner(GONE, 3)]
+    assert is_sound(log)
+
+
+def test_a_did_that_still_speaks_for_who_comes_back_is_not_let_go_by_a_pass(log: EventLog) -> None:
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    run(mediator.host, unclaimed(SPEAKER, NameSpeaker(GONE)))
+    erase(mediator, GONE)
+    settle(mediator, GONE)
+    take_out_names(log)
+    later = Mediator(log)
+    (found,) = run(later.host, unclaimed(SPEAKER, FindAccount()))
+    assert isinstance(found, AccountFound)
+    assert found.account_did == GONE
+    run(later.host, unclaimed(SPEAKER, UnnameSpeaker(GONE)))
+    take_out_names(log)
+    assert "speaker-named.1" not in naming(log, GONE.encode())
+    assert is_sound(log)
