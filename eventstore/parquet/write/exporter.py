@@ -251,6 +251,7 @@ class Exporter:
 
         Raises as ``step``.
         """
+        self._steps.read_anew()
         self.sweep(self._times.replaced_kept_s)
         gone = self._take_names_out_of_log()
         taken = TakenOut()

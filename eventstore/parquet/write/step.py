@@ -8,7 +8,7 @@ same log gives the same steps. A step never takes rows that no seal covers yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
@@ -180,6 +180,13 @@ class ExportSteps:
         if step is not None and step.is_full:
             self._ahead, self._ahead_of = self._read(step.last, step.heads), step.last
         return step
+
+    def read_anew(self) -> None:
+        """Forget what was read ahead, and names: the log may have erased some of it since."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            wait([ahead[1]])  # it would bring names back
+        self._names = IdentityNames(self._log)
 
     def close(self) -> None:
         """Wait for a running read; the log may be closed afterwards."""
