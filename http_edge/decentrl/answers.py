@@ -167,14 +167,15 @@ async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]
     """Make the answer from a packed page; outside of the event loop if the page is large."""
     if len(packed) <= _LARGE_BYTES:
         return answering(unpack_page(packed))
-    return await in_reading_thread(lambda: answering(unpack_page(packed)))
+    return await in_reading_thread(lambda: answering(unpack_page(packed)), len(packed))
 
 
 async def answer_to(reply: object, page: Page | None, answering: Answering) -> Answer:
     """Make the answer to the reply of a command; as ``answer_of`` if it is a large page."""
-    if _records_bytes(reply) <= _LARGE_BYTES:
+    size_bytes = _records_bytes(reply)
+    if size_bytes <= _LARGE_BYTES:
         return answering(reply, page)
-    return await in_reading_thread(lambda: answering(reply, page))
+    return await in_reading_thread(lambda: answering(reply, page), size_bytes)
 
 
 def _records_bytes(reply: object) -> int:

@@ -104,6 +104,9 @@ _OF_STRANGERS: Final = frozenset(
     }
 )
 """Refusals that cost a stranger only a key made for the command: the signature proves no more."""
+_AS_UNPROVEN: Final = _UNPROVEN | _OF_STRANGERS | {Refusal.DUPLICATE_NONCE}
+"""Refusals at the price of what proves nothing. One signature serves for any number of copies of a
+command."""
 
 
 class _Registrant(Enum):
@@ -165,7 +168,10 @@ class CommandEndpoint:
         """The answer to a request body, whatever it holds."""
         started_s = perf_counter()
         read = partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
-        command = await in_reading_thread(read) if len(body) > LARGE_BYTES else read()
+        if len(body) > LARGE_BYTES:
+            command = await in_reading_thread(read, len(body))
+        else:
+            command = read()
         if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
@@ -232,7 +238,10 @@ class CommandEndpoint:
             source=source_key(by),
             charge=1.0 if by else 0.0,
         )
-        return _refused(await self._gateway.submit(submission), result), by
+        answer = _refused(await self._gateway.submit(submission), result)
+        if result.code not in _AS_UNPROVEN:
+            _charge_refused(answer.refusal, size_bytes)
+        return answer, by
 
     def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
         """Count the command and any refusal; return the answer.
@@ -464,7 +473,7 @@ def _refused(reply: object, *rejections: Rejected | None) -> Answer:
 
 def _charge_refused(refusal: Refusal | None, size_bytes: int) -> None:
     """Charge the address for reading a command that is refused, or not, for this reason."""
-    if refusal in _UNPROVEN or refusal in _OF_STRANGERS:
+    if refusal in _AS_UNPROVEN:
         charge_unproven(size_bytes)
     elif refusal is Refusal.RATE_LIMITED:
         charge_bytes(size_bytes)

@@ -197,7 +197,7 @@ class Identities:
         if isinstance(packed, Refused):
             return packed
         charge_answer(len(packed))
-        page = await in_reading_thread(lambda: unpack_page(packed))
+        page = await in_reading_thread(lambda: unpack_page(packed), len(packed))
         assert isinstance(page, MessagesPage), "a host answers what it was asked"
         messages = [
             DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)

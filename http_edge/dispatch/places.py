@@ -1,18 +1,20 @@
-"""Places in pools of limited size that end by time, so that hosts that hang do not keep them."""
+"""Places in pools of limited size: some end by time, others are taken in turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import ExitStack, asynccontextmanager
+
+from actors.core.turns import Turns
 
 
 @asynccontextmanager
 async def place_in(pool: asyncio.Semaphore, seconds_max: float) -> AsyncIterator[None]:
     """Wait for a place in ``pool``, and keep it while the block runs, for ``seconds_max`` at most.
 
-    After that others get the place, and the block runs on beside them: what it waits for has a
-    bound of its own (``limits.host_call_s_max``).
+    So hosts that hang do not keep places. After that others get the place, and the block runs on
+    beside them: what it waits for has a bound of its own (``limits.host_call_s_max``).
     """
     await pool.acquire()
     with ExitStack() as place:
@@ -20,3 +22,42 @@ async def place_in(pool: asyncio.Semaphore, seconds_max: float) -> AsyncIterator
         ends = asyncio.get_running_loop().call_later(seconds_max, place.close)
         place.callback(ends.cancel)
         yield
+
+
+class TurnPlaces:
+    """Places that those who wait get in turn, equal work for each (``actors.core.turns``).
+
+    Whatever waits of others, the first item of one who came waits for what has a place and for one
+    item of each of them, and a later one besides for as much work of each as is before it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: Turns[asyncio.Future[None]] = Turns()
+
+    @asynccontextmanager
+    async def place(self, payer: Hashable, cost: float) -> AsyncIterator[None]:
+        """Wait for a place in the turn of ``payer``, for work of this cost; keep it in a block."""
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.put(payer, cost, turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it had its turn already
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            (turn,) = self._waiting.take(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

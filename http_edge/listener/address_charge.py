@@ -1,7 +1,7 @@
 """Charge each request to the rate limit of the client address that it came from.
 
-An *unproven* request has no valid signature, is not an envelope, or is for an unknown recipient
-and is answered as such.
+An *unproven* request has no valid signature or a nonce that was used before, is not an envelope, or
+is for an unknown recipient and is answered as such.
 """
 
 from __future__ import annotations

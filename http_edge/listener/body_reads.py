@@ -8,7 +8,8 @@ next turn, and are read one after the other there.
 
 The thread reads one body at a time, so that the event loop serves other requests meanwhile. The
 interpreter runs one thread at a time in turn: one reading thread delays the event loop by a few
-milliseconds now and then, and each further thread would delay it by as much.
+milliseconds now and then, and each further thread would delay it by as much. Client addresses take
+turns at the thread, equal bytes for each: what one sends without end delays itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from http_edge.dispatch.places import TurnPlaces
+from http_edge.listener.address_charge import paying_address
 
 LARGE_BYTES: Final = 32_768
 """Reading the worst body of this size (3,600 objects of one fraction each) and writing its
@@ -28,12 +33,22 @@ unproven ones a second."""
 _AT_ONCE_S: Final = 0.005
 """Time for which bodies are read before the event loop does its other work, then those left."""
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+_AT_THREAD_MAX: Final = 2
+"""One is read, and the next one is there as soon as the thread is free, however busy the event loop
+is."""
+_PLACES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, TurnPlaces]] = WeakKeyDictionary()
 _T = TypeVar("_T")
 
 
-async def in_reading_thread(work: Callable[[], _T]) -> _T:
-    """Run ``work`` on a large body in the thread for these; return its result."""
-    return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
+async def in_reading_thread(work: Callable[[], _T], size_bytes: int = LARGE_BYTES) -> _T:
+    """Run ``work`` on a body of this size in the thread for large ones; return its result.
+
+    It waits for its turn: as many bytes for each address that pays for a request.
+    """
+    loop = asyncio.get_running_loop()
+    places = _PLACES.setdefault(loop, TurnPlaces(_AT_THREAD_MAX))
+    async with places.place(paying_address(), size_bytes):
+        return await loop.run_in_executor(_READER, copy_context().run, work)
 
 
 class _Read(NamedTuple):
@@ -52,7 +67,7 @@ class BodyReads:
     async def read(self, size_bytes: int, work: Callable[[], _T]) -> _T:
         """Run ``work`` on a body of this size; return its result or raise its exception."""
         if size_bytes > LARGE_BYTES:
-            return await in_reading_thread(work)
+            return await in_reading_thread(work, size_bytes)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
         if not self._waiting:

@@ -84,10 +84,10 @@ class Rates(Section):
     message one more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
-    no valid signature or timestamp, no envelope, or an unknown recipient and
-    didcomm.unknown_recipient is not accept. Each 16 KiB of it cost as many again. A registration
-    or a handshake costs the same, since a stranger needs only a new key for another identity. One
-    address sends 117 such requests a second, or 20 of 64 KiB."""
+    no valid signature or timestamp, a nonce that was used before, no envelope, or an unknown
+    recipient and didcomm.unknown_recipient is not accept. Each 16 KiB of it cost as many again. A
+    registration or a handshake costs the same, since a stranger needs only a new key for another
+    identity. One address sends 117 such requests a second, or 20 of 64 KiB."""
     registrations_per_s: float = Field(default=100, ge=0)
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are

@@ -64,3 +64,20 @@ async def test_a_body_whose_canonical_form_takes_longer_to_write_is_paid_for_aga
     query = {**QUERY, "more": more}
     statuses = [(await mediator.send(alice, query)).status for _ in range(6)]
     assert statuses == [200] * 5 + [429]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rates": {"per_sender_per_s": 0, "per_address_per_s": 10, "burst_s": 10}}],
+)
+@pytest.mark.parametrize(("query", "status"), [(QUERY, 200), ({"type": "?"}, 400)])
+async def test_an_address_pays_for_a_repeated_command_as_for_one_without_a_signature(
+    mediator: Mediator, alice: Identity, clock: HandClock, query: dict[str, str], status: int
+) -> None:
+    """Of 100 tokens the command takes one and each copy 17, though all have one valid signature."""
+    await mediator.register(alice)
+    clock.advance(60)
+    command = mediator.command(alice, query)
+    assert (await mediator.post(command)).status == status
+    repeated = [(await mediator.post(command)).refusal for _ in range(7)]
+    assert repeated == [(401, "DUPLICATE_NONCE")] * 6 + [RATE_LIMITED]

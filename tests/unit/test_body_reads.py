@@ -8,7 +8,9 @@ from contextvars import ContextVar
 
 import pytest
 
-from http_edge.listener.body_reads import LARGE_BYTES, BodyReads
+from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to
+from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, in_reading_thread
+from http_edge.settings.settings import Rates
 
 WHO: ContextVar[str] = ContextVar("who", default="")
 
@@ -82,3 +84,29 @@ async def test_a_large_body_is_read_beside_the_event_loop() -> None:
     names = [await reads.read(size, lambda: threading.current_thread().name) for size in (1, 32)]
     assert names == [here, here]
     assert await reads.read(LARGE_BYTES + 1, lambda: threading.current_thread().name) != here
+
+
+async def test_large_bodies_of_one_address_do_not_hold_up_those_of_others() -> None:
+    """Of many that wait, another address waits for those at the thread, and one of each address."""
+    rates, held, read = AddressRates(Rates(), 1), threading.Event(), list[str]()
+
+    async def bring(address: str, size_bytes: int) -> None:
+        def work() -> None:
+            held.wait()
+            read.append(address)
+
+        charged_to(AddressCharge(rates, address, lambda: 0.0))
+        await in_reading_thread(work, size_bytes)
+
+    many = [asyncio.ensure_future(bring("many", 1_000_000)) for _ in range(10)]
+    gone = asyncio.ensure_future(bring("gone", 40_000))
+    await asyncio.sleep(0)
+    honest = [asyncio.ensure_future(bring("honest", 40_000)) for _ in range(5)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    held.set()
+    await asyncio.wait_for(asyncio.gather(*honest), 10)
+    assert read[:3].count("many") == 3
+    assert read[3:8] == ["honest"] * 5
+    await asyncio.gather(*many)
+    assert read[8:] == ["many"] * 7

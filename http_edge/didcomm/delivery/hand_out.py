@@ -33,4 +33,6 @@ def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> De
 
 async def packed(delivered_bytes: int, pack: Callable[[], _T]) -> _T:
     """Pack a message that delivers so many bytes, outside of the event loop if they are many."""
-    return pack() if delivered_bytes <= _AT_ONCE_BYTES else await in_reading_thread(pack)
+    if delivered_bytes <= _AT_ONCE_BYTES:
+        return pack()
+    return await in_reading_thread(pack, delivered_bytes)
