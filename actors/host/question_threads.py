@@ -1,7 +1,8 @@
 """The threads of a host that answer questions, besides the writer, which runs commands.
 
 Moves of partitions and health checks wait for the log, and pages wait for the disk. Each kind of
-question has threads of its own, so that none delays the question whether the host lives.
+question has threads of its own, so that none delays the question whether the host lives, and no
+page of a long history, which takes seconds, one of messages or public events.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ from actors.host.port import (
     TakeIn,
 )
 from actors.host.vital_thread import end_process
+from eventstore.log.event_log import SavedEventsFilter
 
 _LOG = logging.getLogger(__name__)
 _CONTROL: Final = "control"
+HISTORY: Final = "history"
 _END_S_MAX: Final = 1.0
 """Answers take milliseconds, and a process that stops a host waits seconds for its end."""
 THREADS: Final[Mapping[str, int]] = {
     "read": 2,
+    HISTORY: 1,
     _CONTROL: 4,
     "health": 2,
     "inspect": 1,
@@ -91,7 +95,7 @@ class QuestionThreads:
             msgspec.DecodeError: ``question`` is not a question.
         """
         found = QUESTIONS.decode(question)
-        self._inboxes[_KINDS.get(type(found), _CONTROL)].put((found, answered))
+        self._inboxes[_kind_of(found)].put((found, answered))
 
     def stop(self) -> None:
         """End the threads after they have answered all questions, so that the log can be closed.
@@ -124,3 +128,11 @@ class QuestionThreads:
             else:
                 self._failing.pop(kind, None)
                 answered(answer)
+
+
+def _kind_of(question: AnyQuestion) -> str:
+    if isinstance(question, ReadPages) and any(
+        isinstance(read.where, SavedEventsFilter) for read in question.reads
+    ):
+        return HISTORY
+    return _KINDS.get(type(question), _CONTROL)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -27,10 +27,10 @@ from actors.host.port import (
     HostUnavailable,
     ReadPages,
 )
-from actors.host.question_threads import THREADS
+from actors.host.question_threads import HISTORY, THREADS
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from http_edge.dispatch.outbox import SESSIONS, Outbox
-from http_edge.dispatch.places import place_in
+from http_edge.dispatch.places import TurnPlaces, place_in
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -41,8 +41,9 @@ _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 READS_WAITING_MAX: Final = 32
-"""Reads of one history at once, most of which wait. Counting a long history takes 10 ms, and each
-read holds one of ``commands_in_flight_max`` places, even if its client has gone."""
+"""Reads of histories for one address at once, most of which wait. Counting a long history takes 10
+ms, and with many tags seconds, and each read holds one of ``commands_in_flight_max`` places, even
+if its client has gone."""
 _READS_OF_HOST_MAX: Final = THREADS["read"]
 _PLACE_S_MAX: Final = 5.0
 """Above what a page takes at a host that works. Reads at hosts that hang last six times as long."""
@@ -88,7 +89,9 @@ class Gateway:
         self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._history_reads = asyncio.Semaphore(max(1, limits.reads_in_flight_max // 2))
+        self._histories_of: WeakValueDictionary[str, TurnPlaces] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, type], asyncio.Lock] = WeakValueDictionary()
         self._histories: Counter[str] = Counter()
         self._reading: Counter[str] = Counter()
         self._outboxes: dict[str, Outbox] = {}
@@ -202,27 +205,31 @@ class Gateway:
             self._unrouted[is_session] -= 1
 
     async def read(
-        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False
+        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False, payer: str | None = None
     ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
         The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``,
-        or if ``READS_WAITING_MAX`` reads of its history are under way. The page stays packed (see
-        ``unpack_page``), so that the event loop unpacks no large page.
+        or if ``READS_WAITING_MAX`` reads of histories are under way for ``payer``, by default their
+        owner. The page stays packed (see ``unpack_page``), so that the event loop unpacks no large
+        page.
         """
+        payer = payer or read.owner_did
         if not isinstance(read.where, SavedEventsFilter):
-            return await self._read(read, is_owing)
-        if self._histories[read.owner_did] >= READS_WAITING_MAX:
+            return await self._read(read, is_owing, payer)
+        if self._histories[payer] >= READS_WAITING_MAX:
             return _RATE_LIMITED
-        self._histories[read.owner_did] += 1
+        self._histories[payer] += 1
         try:
-            return await self._read(read, is_owing)
+            return await self._read(read, is_owing, payer)
         finally:
-            self._histories[read.owner_did] -= 1
-            if not self._histories[read.owner_did]:
-                del self._histories[read.owner_did]
+            self._histories[payer] -= 1
+            if not self._histories[payer]:
+                del self._histories[payer]
 
-    async def _read(self, read: Read, is_owing: Callable[[], bool]) -> memoryview | Refused:
+    async def _read(
+        self, read: Read, is_owing: Callable[[], bool], payer: str
+    ) -> memoryview | Refused:
         def owner() -> str | None:
             return self.routes.host_of(self.routes.partition_of(read.owner_did))
 
@@ -235,7 +242,7 @@ class Gateway:
             host = owner()
             if host is not None:
                 try:
-                    page = await self._read_at(host, read, is_owing)
+                    page = await self._read_at(host, read, is_owing, payer)
                     continue
                 except HostNotReached:
                     pass
@@ -247,21 +254,23 @@ class Gateway:
         return page or UNAVAILABLE
 
     async def _read_at(
-        self, host: str, read: Read, is_owing: Callable[[], bool]
+        self, host: str, read: Read, is_owing: Callable[[], bool], payer: str
     ) -> memoryview | Refused | None:
         """Read a page at this host; return None if it does not own the identity.
 
-        Reads leave three quarters of the places of all requests for other hosts, if there are any.
+        Reads leave three quarters of the places of all requests for other hosts, if there are any,
+        and those of histories half of the rest for others.
 
         Raises:
             HostUnavailable: the host has not answered.
         """
-        reads_max = max(1, self._limits.commands_in_flight_max // 4)
+        parts = 8 if isinstance(read.where, SavedEventsFilter) else 4
+        reads_max = max(1, self._limits.commands_in_flight_max // parts)
         if self._reading[host] >= reads_max and len(self._living) > 1:
             return UNAVAILABLE
         self._reading[host] += 1
         try:
-            async with self._turn_of(read), self._place_at(host):
+            async with self._turn_of(read), self._place_at(host, read, payer):
                 if is_owing():
                     return _RATE_LIMITED
                 (page,) = await self.port(host).ask(ReadPages([read]))
@@ -272,26 +281,31 @@ class Gateway:
                 del self._reading[host]
 
     @asynccontextmanager
-    async def _place_at(self, host: str) -> AsyncIterator[None]:
+    async def _place_at(self, host: str, read: Read, payer: str) -> AsyncIterator[None]:
         """Wait for a place among the reads of a host, then for one among the reads of all hosts.
 
         The second ends after ``_PLACE_S_MAX``, so that hosts that hang, however many, leave places
-        to the others.
+        to the others. Histories take other places at a host, in turn, and half of all at most.
         """
-        async with (
-            self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX)),
-            place_in(self._reads, _PLACE_S_MAX),
-        ):
+        async with AsyncExitStack() as places:
+            if isinstance(read.where, SavedEventsFilter):
+                own = self._histories_of.setdefault(host, TurnPlaces(THREADS[HISTORY]))
+                await places.enter_async_context(own.place(payer, 1.0))
+                await places.enter_async_context(place_in(self._history_reads, _PLACE_S_MAX))
+            else:
+                others = self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX))
+                await places.enter_async_context(others)
+            await places.enter_async_context(place_in(self._reads, _PLACE_S_MAX))
             yield
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
-        """The lock that lets an owner read one page at a time: pages may be large.
+        """The lock that lets an owner read one page of a kind at a time: pages may be large.
 
         Reads of public events take no lock: strangers send them, and must not wait for each other.
         """
         if isinstance(read.where, PublicEventsFilter):
             return nullcontext()
-        return self._turns.setdefault(read.owner_did, asyncio.Lock())
+        return self._turns.setdefault((read.owner_did, type(read.where)), asyncio.Lock())
 
     @property
     def _half_of_places(self) -> int:

@@ -21,7 +21,7 @@ from actors.core.leases import PLACES_MAX, Lease
 from actors.core.nonces import SENDERS_MAX
 from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
 from actors.host.clock import new_id
-from actors.host.question_threads import THREADS
+from actors.host.question_threads import HISTORY, THREADS
 from actors.host.session_registry import SessionRegistry
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
@@ -153,7 +153,7 @@ def of_host(settings: Settings) -> list[Row]:
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
     remembered = REMEMBERED_MAX * REMEMBERED_BYTES
     leases = PLACES_MAX * LEASE_PLACE_BYTES
-    readers = THREADS["read"]
+    readers = THREADS["read"] + THREADS[HISTORY]
     return [
         ("host: itself", "", 0, 160 * MIB),
         ("host: identities", "`active_bytes_max`", active + loads, active + loads),

@@ -1,10 +1,11 @@
-"""What the threads of a host that answer questions write of those that fail."""
+"""What the threads of a host that answer questions write of those that fail, and which wait."""
 
 from __future__ import annotations
 
 import logging
 import os
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Never
@@ -13,9 +14,12 @@ import msgspec
 import pytest
 from typing_extensions import override
 
-from actors.host.port import AnyQuestion, Ping, QueryStats
+from actors.core.commands import Page
+from actors.core.submissions import Read, WaitingAt
+from actors.host.port import AnyQuestion, Ping, QueryStats, ReadPages
 from actors.host.question_threads import QuestionThreads
 from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 
 ANSWERED_S_MAX = 10.0
 CAUSE = "OperationalError: no route to host"
@@ -77,3 +81,36 @@ def test_a_host_ends_when_a_question_runs_out_of_memory(monkeypatch: pytest.Monk
     with threads_of(Exhausted()) as threads:
         threads.ask(msgspec.msgpack.encode(Ping()), lambda _: None)
         assert codes.get(timeout=ANSWERED_S_MAX) == 70
+
+
+class LongHistories(Log):
+    """A log that answers no question about a history until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    @override
+    def answer(self, question: AnyQuestion) -> object:
+        assert isinstance(question, ReadPages)
+        if isinstance(question.reads[0].where, SavedEventsFilter):
+            assert self.released.wait(ANSWERED_S_MAX)
+        return "answer"
+
+
+def test_no_page_of_messages_or_public_events_waits_for_long_histories() -> None:
+    log, histories, others = LongHistories(), queue.SimpleQueue[bool](), queue.SimpleQueue[bool]()
+    with threads_of(log) as threads:
+
+        def ask(where: SavedEventsFilter | PublicEventsFilter | WaitingAt) -> None:
+            answers = histories if isinstance(where, SavedEventsFilter) else others
+            question = msgspec.msgpack.encode(ReadPages([Read("did:x:me", Page(0, 1), where)]))
+            threads.ask(question, lambda answer: answers.put(answer is not None))
+
+        for _ in range(4):
+            ask(SavedEventsFilter())
+        ask(WaitingAt([1], 1))
+        ask(PublicEventsFilter())
+        assert [others.get(timeout=ANSWERED_S_MAX) for _ in range(2)] == [True, True]
+        assert histories.empty()
+        log.released.set()
+        assert all(histories.get(timeout=ANSWERED_S_MAX) for _ in range(4))
