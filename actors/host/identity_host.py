@@ -16,7 +16,7 @@ from typing import Final, TypeVar, assert_never
 import msgspec
 
 from actors.core.commands import ClaimedKey
-from actors.core.cost import history_cost
+from actors.core.cost import history_cost, source_key
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, MessagesPage, Push
@@ -59,6 +59,7 @@ from eventstore.log.errors import (
     LogError,
     LogUnavailable,
     PageTooLarge,
+    ReadTooLong,
 )
 from eventstore.log.event_log import (
     EventLog,
@@ -155,9 +156,9 @@ class IdentityHost:
         self._name, self._node = options.name, options.node
         self._draining = False
         self._is_placed, self._may_serve = options.is_placed, may_serve
-        self._incarnation = new_id()
+        self._clock, self._incarnation = clock, new_id()
         file = file_of(options.dsn)
-        limits = watched(options.limits, self._log, clock())
+        self._limits = limits = watched(options.limits, self._log, clock())
         self._host = Host(
             options.name,
             self._log,
@@ -383,6 +384,8 @@ class IdentityHost:
                 page = read_messages(self._log, stream, read.where, missing, damaged)
             elif isinstance(read.where, PublicEventsFilter):
                 page = self._log.query_public_events(stream, read.where, bounds)
+            elif self._host.charges.pause_s(source_key(read.owner_did), self._clock()):
+                return memoryview(b"")  # it had waited here for the query that costs the pause
             else:
                 page = self._log.query_saved_events(stream, read.where, bounds)
         except PageTooLarge:
@@ -390,6 +393,8 @@ class IdentityHost:
                 self._charge(read, bounds.bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
+            if isinstance(error, ReadTooLong):  # it costs what the longest history does
+                self._charge(read, 0, self._limits.identity.saved_events_max)
             _LOG.error("cannot read a page: %s", reason(error))
             return memoryview(b"")
         finally:
@@ -404,6 +409,7 @@ class IdentityHost:
         """Charge for a page before its answer leaves, so that the owner's next command pays."""
         assert isinstance(read.where, SavedEventsFilter)
         units = history_cost(size_bytes, matching, len(set(read.where.encrypted_tags)))
+        self._host.charges.pause(read.owner_did, units, self._clock())
         if units > _CHARGED_MIN:
             charges, now_ms = self._host.charges, self._host.now_ms
             self._writer.call(lambda: charges.add_page_beside(read.owner_did, units, now_ms()))

@@ -10,6 +10,7 @@ LogError
 │   ├── LogUnusable  the database answers, and has to be corrected first
 │   ├── LogFull      the disk of the log, or of the database's temporary files, is full
 │   ├── RowsLeft     rows left the log while it was checked
+│   ├── ReadTooLong  a read took longer than it may
 │   ├── ReadCancelled  a standby ended the reading of rows that the primary has removed
 │   └── LogDamaged   the database cannot read its own file
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
@@ -84,6 +85,10 @@ class LogFull(LogUnavailable):
 
 class RowsLeft(LogUnavailable):
     """Rows left the log for its archive while it was being checked; check it again."""
+
+
+class ReadTooLong(LogUnavailable):
+    """A read was ended, because it took longer than it may."""
 
 
 class ReadCancelled(LogUnavailable):

@@ -441,6 +441,7 @@ class EventLog(LogReader, Protocol):
         """A page of one owner's saved events with the exact total, from one snapshot.
 
         Raises:
+            ReadTooLong: it took longer than 15 s (PostgreSQL: one of its statements).
             PageTooLarge: its records are more than ``bytes_max``.
         """
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
 
-from eventstore.log.errors import LogDamaged, LogFull, LogUnavailable, ReadCancelled
+from eventstore.log.errors import LogDamaged, LogFull, LogUnavailable, ReadCancelled, ReadTooLong
 from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
@@ -27,6 +27,10 @@ class FileDamaged(OperationalError):
 
 class DiskFull(OperationalError):
     """The database has no room on its disk."""
+
+
+class OutOfTime(OperationalError):
+    """A transaction took longer than it may."""
 
 
 class StandbyMoved(OperationalError):
@@ -121,8 +125,12 @@ class Store(Protocol):
         """A session for one statement that changes nothing."""
         return self.reading()
 
-    def reading(self) -> AbstractContextManager[LogSession]:
-        """A transaction that sees one snapshot and changes nothing."""
+    def reading(self, seconds_max: float | None = None) -> AbstractContextManager[LogSession]:
+        """A transaction that sees one snapshot and changes nothing.
+
+        ``seconds_max`` bounds it, or on PostgreSQL each of its statements; then it raises
+        ``OutOfTime``.
+        """
 
     def writing(self) -> AbstractContextManager[LogSession]:
         """A transaction that is durable when the block ends, or undone when it raises."""
@@ -156,6 +164,8 @@ def unavailable() -> Iterator[None]:
         raise LogDamaged(str(error)) from error
     except DiskFull as error:
         raise LogFull(str(error)) from error
+    except OutOfTime as error:
+        raise ReadTooLong(str(error)) from error
     except StandbyMoved as error:
         raise ReadCancelled(str(error)) from error
     except EventSourcingError as error:

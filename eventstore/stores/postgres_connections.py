@@ -45,7 +45,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, LogUnusable, UnsafeLog
-from eventstore.log.session import DiskFull, StandbyMoved
+from eventstore.log.session import DiskFull, OutOfTime, StandbyMoved
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ _FRESH_S: Final = 1.0
 that the server has closed: a busy host would otherwise check it before each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
     psycopg.errors.DiskFull: DiskFull,
+    psycopg.errors.QueryCanceled: OutOfTime,  # statements have a bound only where it is set
     SerializationFailure: StandbyMoved,  # only readings have an isolation level at which it occurs
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,

@@ -7,6 +7,7 @@ report a conflict with itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -70,6 +71,11 @@ _STORAGE: Final = (
 )
 
 
+_BOUND: Final = "SELECT set_config('statement_timeout', %s, true)"
+_OWN_TIME: Final = 0.9
+"""The server's part of the time for the answer to a statement."""
+
+
 class PostgresStore(Store):
     """A ``Store`` on a pool of connections."""
 
@@ -127,10 +133,14 @@ class PostgresStore(Store):
 
     @override
     @contextmanager
-    def reading(self) -> Iterator[LogSession]:
+    def reading(self, seconds_max: float | None = None) -> Iterator[LogSession]:
         with self._connections.connection() as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
+                if seconds_max is not None:
+                    # The server would go on if only this side gave up: so it is the first to.
+                    given_s = min(seconds_max, _OWN_TIME * (connection.answer_s_max or math.inf))
+                    connection.execute(_BOUND, [str(math.ceil(given_s * 1000))])
                 yield _Session(_cursor(connection))
             finally:
                 if not connection.closed:

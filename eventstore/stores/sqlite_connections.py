@@ -21,7 +21,8 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from urllib.parse import quote
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
-from eventstore.log.session import DiskFull, FileDamaged
+from eventstore.log.session import DiskFull, FileDamaged, OutOfTime
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
@@ -45,6 +46,13 @@ WRITER_CACHE_KIB: Final = 65_536
 READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
+_STEPS_BETWEEN_LOOKS: Final = 1_000_000
+"""Steps of SQLite's machine, a tenth of a second, between two looks at the time of a transaction
+with a bound: each look waits for its turn among the threads of Python."""
+_KINDS: Final[Mapping[int, type[OperationalError]]] = {
+    sqlite3.SQLITE_FULL: DiskFull,
+    sqlite3.SQLITE_INTERRUPT: OutOfTime,
+}
 _PAGE_BYTES: Final = 4_096
 _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""
@@ -173,8 +181,8 @@ def library_errors() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise IntegrityError(error) from error
     except sqlite3.Error as error:
-        is_full = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_FULL
-        kind = FileDamaged if is_damage(error) else DiskFull if is_full else OperationalError
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        kind = FileDamaged if is_damage(error) else _KINDS.get(code, OperationalError)
         raise kind(error) from error
 
 
@@ -195,16 +203,22 @@ class SqliteReaders:
         self._changed = threading.Condition()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction that sees one snapshot and changes nothing.
+    def transaction(self, seconds_max: float | None = None) -> Iterator[sqlite3.Cursor]:
+        """A transaction that sees one snapshot and changes nothing, for ``seconds_max`` at most.
 
         Raises:
+            OutOfTime: it took longer.
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """
         with library_errors():
             connection = self._take()
             try:
+                if seconds_max is not None:
+                    ends_s = time.monotonic() + seconds_max
+                    connection.set_progress_handler(
+                        lambda: time.monotonic() > ends_s, _STEPS_BETWEEN_LOOKS
+                    )
                 with closing(connection.cursor()) as cursor:
                     cursor.execute("BEGIN")
                     try:
@@ -212,6 +226,7 @@ class SqliteReaders:
                     finally:
                         connection.rollback()
             finally:
+                connection.set_progress_handler(None, 0)
                 self._give_back(connection)
 
     def close(self) -> None:

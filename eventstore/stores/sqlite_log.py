@@ -158,8 +158,8 @@ class SqliteStore(Store):
 
     @override
     @contextmanager
-    def reading(self) -> Iterator[LogSession]:
-        with self._readers.transaction() as cursor:
+    def reading(self, seconds_max: float | None = None) -> Iterator[LogSession]:
+        with self._readers.transaction(seconds_max) as cursor:
             yield _Session(cursor)
 
     @override

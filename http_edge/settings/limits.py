@@ -149,7 +149,9 @@ class Limits(Section):
     """Tags of all events in one command. Each is up to four index rows in one transaction, for
     which other clients wait: 1,000 take about 30 ms."""
     tags_per_query_max: int = Field(default=16, ge=1, le=1_000)
-    """Tags in one query. The mediator merges their lists; more than four lists need sorting."""
+    """Tags in one query. The mediator merges their lists; more than four lists need sorting. After
+    a query that costs more than burst_s of per_sender_per_s its owner can make none for a while: 75
+    s if a million events match any of 16 tags."""
     id_bytes_max: int = Field(default=256, ge=64, le=4 * KIB)
     """The id of a saved event or of its contract, as the client chose it; ids of this mediator have
     up to 28 characters. It is stored with its record and does not count towards a quota."""
