@@ -33,6 +33,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 _NONE: Final[Mapping[str, Lease]] = {}
+_ENDED_EARLY: Final = ""
+"""In place of a message that is leased: those whose leases ended early are to be announced when
+this lease ends, also if all that are still leased are acknowledged before."""
 _LEFT_MAX: Final = 64
 """Times without leases that a heap keeps besides one for each identity that has leases."""
 _EMPTY_BYTES: Final = getsizeof({"": 0})
@@ -54,10 +57,10 @@ class Leases:
 
     def __len__(self) -> int:
         """How many messages are leased."""
-        return sum(map(len, self._held.values()))
+        return sum(len(held) - (_ENDED_EARLY in held) for held in self._held.values())
 
     def of(self, did: str) -> Mapping[str, Lease]:
-        """The leases on an identity's messages."""
+        """The leases on an identity's messages; one under an empty id is on none."""
         return self._held.get(did, _NONE)
 
     def take(self, did: str) -> Mapping[str, Lease]:
@@ -142,9 +145,9 @@ class Leases:
     def _make_room(self) -> None:
         """End leases until half of all places are free, first of the identities with the most.
 
-        Requests get at once what is free again. Live sessions are notified only with the end of the
-        lease that ends first, which stays: those that acknowledge nothing would fill the table
-        again at once. Of too many identities some keep none, and wait for their next wake-up.
+        Requests get at once what is free again. Live sessions are notified only when the first of
+        these leases would have ended: those that acknowledge nothing would fill the table again at
+        once. Of too many identities some are not, and wait for their next wake-up.
         """
         most = [(-len(held), self._looks[did], did) for did, held in self._held.items()]
         heapq.heapify(most)
@@ -156,6 +159,8 @@ class Leases:
                 continue
             first = min(held, key=lambda message_id: held[message_id].until_ms)
             self.end(did, held.keys() - {first})
+            held = self._held[did]
+            held[_ENDED_EARLY] = held.pop(first)
             heapq.heappush(most, (-1, ends_ms, did))
 
     def _look_at(self, did: str, at_ms: int) -> None:
