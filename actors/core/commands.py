@@ -280,7 +280,7 @@ class QueueEnvelopes(CommandBase, frozen=True):
     ``recipient_key`` is the name in the target's keylist that the forward names (RFC 0094, routing
     2.0); it is empty for a message from the mediator itself. ``generation`` is that of the message,
     1 or 2. The envelopes expire at ``expires_at_s``, 0 for never. The host does not hand them out
-    before ``delay_ms`` have passed, unless it restarts.
+    before ``delay_ms`` have passed, unless it restarts or delays too many messages already.
     """
 
     recipient_key: str

@@ -3,8 +3,9 @@
 Rules of this file: pure; all envelopes of a message are queued or none, in its order, and each
 counts in every bound. The times that the sender sets govern the queue and promise nothing about the
 recipient: an expired message is not queued, and a delayed one is held back for its delay, unless
-too many are. An envelope for a live session is queued and leased in one transaction and pushed
-whole: the session need not ask for it, and the log is written once.
+too many are, of this queue or of the host (``actors.core.leases``). An envelope for a live session
+is queued and leased in one transaction and pushed whole: the session need not ask for it, and the
+log is written once.
 """
 
 from __future__ import annotations

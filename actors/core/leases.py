@@ -2,7 +2,8 @@
 
 A lease keeps a message from being handed out to two sessions at a time; it is no promise. If a host
 restarts and loses this table, unacknowledged messages are offered again, as at the end of any
-lease. Only an event in the log removes a message. So a table that is full ends leases early.
+lease. Only an event in the log removes a message. So a table that is full ends leases early, but
+no delay, which only so many messages get.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Leases:
     def __init__(self) -> None:
         self._held: dict[str, dict[str, Lease]] = {}
         self._places = 0
+        self._delayed = 0
+        """Places of the leases of delayed messages, if each had an identity of its own."""
         self._looks: dict[str, int] = {}
         """When to look for ended leases of an identity that has any: no later than its first end
         (Unix ms)."""
@@ -70,27 +73,41 @@ class Leases:
         if held is None:
             return _NONE
         self._places -= len(held) + _places_of(did)
+        self._delayed -= _delayed(did, held.values())
         return held
 
-    def put(self, did: str, taken: Mapping[str, Lease], now_ms: int) -> None:
-        """Continue leases that another host has handed over; its clock may be ahead by years."""
-        latest_ms = now_ms + LEASE_MS_MAX
+    def put(self, did: str, taken: Mapping[str, Lease], now_ms: int) -> bool:
+        """Continue leases that another host has handed over; its clock may be ahead by years.
+
+        Return whether all found room, as ``grant`` does.
+        """
+        latest_ms, count = now_ms + LEASE_MS_MAX, 0
         for message_id, lease in taken.items():
             ends = Lease(lease.session, min(lease.until_ms, latest_ms))
-            self.grant(did, [message_id], ends)
+            count += self.grant(did, [message_id], ends)
+        return count == len(taken)
 
-    def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
-        """Lease messages, replacing the leases that they already have."""
+    def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> bool:
+        """Lease messages, replacing the leases that they already have.
+
+        Return False, and change nothing, if this delays messages and delays have half of the
+        places: they never end early, and no acknowledgement ends them.
+        """
+        granted = dict.fromkeys(message_ids, lease)
+        delayed = _delayed(did, granted.values()) if lease.session == HELD_BACK else 0
+        if delayed and self._delayed + delayed > PLACES_MAX // 2:
+            return False
+        self.end(did, granted)
         if did not in self._held:
             self._places += _places_of(did)
-        held = self._held.setdefault(did, {})
-        before = len(held)
-        held.update((message_id, lease) for message_id in message_ids)
-        self._places += len(held) - before
+        self._held.setdefault(did, {}).update(granted)
+        self._places += len(granted)
+        self._delayed += delayed
         if lease.until_ms < self._looks.get(did, lease.until_ms + 1):
             self._look_at(did, lease.until_ms)
         if self._places > PLACES_MAX:
             self._make_room()
+        return True
 
     def set_back(self, back_ms: int) -> None:
         """Have all leases last as long as before after the clock was set back by ``back_ms``."""
@@ -104,7 +121,10 @@ class Leases:
         """End the leases of messages that are removed or were not handed out after all."""
         held = self._held.get(did)
         if held is not None:
-            self._places -= sum(held.pop(i, None) is not None for i in message_ids)
+            ended = [held.pop(i) for i in message_ids if i in held]
+            self._places -= len(ended)
+            if self._delayed:
+                self._delayed -= _delayed(did, ended)
             if not held:
                 self.take(did)
             elif getsizeof(held) > _EMPTY_BYTES + _SPARSE_BYTES * len(held):
@@ -143,22 +163,27 @@ class Leases:
         return expired
 
     def _make_room(self) -> None:
-        """End leases until half of all places are free, first of the identities with the most.
+        """End leases until half of the places are free, first of the identities with the most.
 
+        Delays stay, and their places do not count: an end is all that announces these messages.
         Requests get at once what is free again. Live sessions are notified only when the first of
         these leases would have ended: those that acknowledge nothing would fill the table again at
         once. Of too many identities some are not, and wait for their next wake-up.
         """
-        most = [(-len(held), self._looks[did], did) for did, held in self._held.items()]
+        most = [
+            (-sum(lease.session != HELD_BACK for lease in held.values()), self._looks[did], did)
+            for did, held in self._held.items()
+        ]
         heapq.heapify(most)
-        while self._places > PLACES_MAX // 2:
+        while self._places > (PLACES_MAX + self._delayed) // 2:
             count, ends_ms, did = heapq.heappop(most)
-            held = self._held[did]
+            leases = self._held[did].items()
+            ends = {i: lease.until_ms for i, lease in leases if lease.session != HELD_BACK}
             if count == -1:
-                self.take(did)
+                self.end(did, ends)
                 continue
-            first = min(held, key=lambda message_id: held[message_id].until_ms)
-            self.end(did, held.keys() - {first})
+            first = min(ends, key=ends.__getitem__)
+            self.end(did, ends.keys() - {first})
             held = self._held[did]
             held[_ENDED_EARLY] = held.pop(first)
             heapq.heappush(most, (-1, ends_ms, did))
@@ -178,3 +203,8 @@ class Leases:
 def _places_of(did: str) -> int:
     """The places that an identity takes besides those of its leases."""
     return 3 + len(did) // 128
+
+
+def _delayed(did: str, leases: Iterable[Lease]) -> int:
+    """The places of those among an identity's leases that delay messages, if it had no others."""
+    return (1 + _places_of(did)) * sum(lease.session == HELD_BACK for lease in leases)

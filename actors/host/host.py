@@ -160,6 +160,7 @@ class Host:
         waiting = cached.state.messages
         ids = [i for i in cached.state.envelopes if waiting[i].version in cached.damaged]
         if ids:
+            # Where too many messages are held back already, the session's lease keeps these.
             lease = Lease(HELD_BACK, now_ms + _DAMAGED_MS)
             self._registry.leases.grant(cached.did, ids, lease)
         cached.damaged = set()

@@ -101,10 +101,14 @@ class SessionRegistry:
         self._expected: dict[str, int] = {}
 
     def lease(self, submission: Submission, leasing: Leasing) -> None:
-        """Lease messages at once: the next command of the batch must not hand them out too."""
+        """Lease messages at once: the next command of the batch must not hand them out too.
+
+        Offer those at once that their sender delays, if the host delays too many.
+        """
         did, command = submission.target_did, submission.command
         self._place(submission)
-        self.leases.grant(did, leasing.message_ids, leasing.lease)
+        if not self.leases.grant(did, leasing.message_ids, leasing.lease):
+            self._offered_again.add(did)
         if type(command) is DeliverMessages and not command.live:
             self.sessions.note_fetched(did, leasing.message_ids)
 
@@ -262,7 +266,8 @@ class SessionRegistry:
         for did, sessions in part.sessions.items():
             self.sessions.put(did, sessions)
         for did, leases in part.leases.items():
-            self.leases.put(did, leases, now_ms)
+            if not self.leases.put(did, leases, now_ms):
+                self._offered_again.add(did)
         self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], partition))
         self._offered_again.update(part.offered_again)
 

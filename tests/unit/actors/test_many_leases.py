@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from actors.core import leases as leases_of_host
-from actors.core.commands import Listen, RemoveMessages
-from actors.core.leases import Lease, Leases
+from actors.core.commands import Listen, QueueEnvelopes, RemoveMessages
+from actors.core.leases import HELD_BACK, Lease, Leases
 from actors.core.replies import EnvelopesWaiting, Push, QueueState
+from actors.host.host import Host
 from eventstore.log.event_log import EventLog
-from tests.unit.actors.didcomm import ME
+from tests.unit.actors.didcomm import KEY, ME
 from tests.unit.actors.given import HandClock, delivery, host, run, unclaimed
 from tests.unit.actors.test_leases import handed, queue, take
 
 OTHERS = [f"did:x:{number}" for number in range(9)]
+ALL = ["shard-0", "shard-1"]
 HELD_MS = 60_000
 
 
@@ -86,3 +90,85 @@ def test_a_live_session_is_notified_of_what_ended_early_when_it_would_have_ended
     clock.now_ms += 1
     assert owner.due_pushes() == [("edge-0", Push(ME, EnvelopesWaiting()))]
     assert take(owner, delivery("phone")) == [ids[removed:]]
+
+
+# Messages that their senders delay ----------------------------------------------------------
+
+
+def delay(owner: Host, *dids: str) -> None:
+    """Queue a delayed envelope for each of these agents, which listen at once."""
+    for number, did in enumerate(dids):
+        queue(owner, did=did)
+        run(
+            owner,
+            unclaimed(did, Listen("edge-0")),
+            unclaimed(did, QueueEnvelopes(KEY, [b"%d" % number], delay_ms=HELD_MS)),
+        )
+
+
+def fill(owner: Host) -> None:
+    """Let so many other agents fetch and not acknowledge that there are too few places."""
+    for number in range(leases_of_host.PLACES_MAX // 4):
+        did = f"did:x:fills-{number}"
+        queue(owner, b"1", did=did)
+        run(owner, unclaimed(did, delivery("laptop", lease_ms=10 * HELD_MS)))
+
+
+@pytest.mark.parametrize("dids", [[ME] * 5, [ME, *OTHERS]], ids=["of one", "of many"])
+def test_leases_that_end_early_leave_delayed_messages_their_delay_and_its_notice(
+    log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch, dids: list[str]
+) -> None:
+    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 80)
+    owner = host(log, clock=clock)
+    delay(owner, *dids)
+    fill(owner)
+    clock.now_ms += HELD_MS - 1
+    assert owner.due_pushes() == []
+    assert take(owner, delivery("phone")) == [[]]
+    clock.now_ms += 1
+    pushes = owner.due_pushes()
+    assert {push for _, push in pushes} == {Push(did, EnvelopesWaiting()) for did in dids}
+    assert len(take(owner, delivery("phone"))[0]) == dids.count(ME)
+
+
+def test_a_delayed_message_beyond_half_of_the_places_is_offered_at_once(
+    log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 16)
+    owner = host(log, clock=clock)
+    delay(owner, *OTHERS[:2])
+    assert owner.due_pushes() == []
+    delay(owner, ME)
+    assert owner.due_pushes() == [("edge-0", Push(ME, EnvelopesWaiting()))]
+    assert len(take(owner, delivery("phone", lease_ms=1))[0]) == 1
+    clock.now_ms += HELD_MS
+    assert len(owner.due_pushes()) == 3
+
+
+def test_delays_that_come_with_a_shard_and_find_no_room_end_and_are_notified_of(
+    log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = host(log, name="former", clock=clock)
+    new = host(log, name="new", shards=[], clock=clock)
+    delay(former, *OTHERS, ME)
+    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 40)
+    new.moves.adopt(ALL, former.moves.release(ALL))
+    assert new.snapshot_stats().leases == 5
+    assert len(new.due_pushes()) == 5
+    clock.now_ms += HELD_MS
+    assert len(new.due_pushes()) == 5
+
+
+def test_what_delays_take_is_free_again_however_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 16)
+    leases, delayed = Leases(), Lease(HELD_BACK, 10)
+    ends: list[Callable[[], object]] = [
+        lambda: leases.end(ME, ["a", "a", "b"]),
+        lambda: leases.take(ME),
+        lambda: leases.expire(10),
+        lambda: leases.release(ME, HELD_BACK),
+        lambda: leases.grant(ME, ["a", "b"], Lease("phone", 10)),
+    ]
+    for end in ends:
+        assert [leases.grant(ME, [i], delayed) for i in "aabc"] == [True, True, True, False]
+        end()
