@@ -120,7 +120,12 @@ class Edge:
         self._refusals = RefusalLog(name, new_id(), counts, self._gateway)
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
-        self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
+        self._keylists = Keylists(
+            identities,
+            keys_max=settings.didcomm.keylist_keys_max,
+            # In an outbox a command waits up to twice as long as for its answer.
+            command_s_max=3 * settings.limits.host_call_s_max + settings.limits.move_wait_s_max,
+        )
         self._erased = ErasedAccounts(identities, self._keylists)
         self._delivery_workers = self._workers(name, keys, identities, clock)
         self._push_notifier = _push_notifier(settings, identities)

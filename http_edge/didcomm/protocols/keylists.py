@@ -8,10 +8,11 @@ account's requests arrive, and wherever one breaks off, a key in its keylist has
 
 What can be left is a claimed key that its owner's keylist does not have. Where a release meets a
 newer claim, an addition has no answer, or another account claims such a key, the newest claim is
-released after a pause that requests under way do not outlast, unless the key is in the keylist then
-or has been claimed again. A release without an answer is repeated for twenty minutes; for as long
-the keys of a removal without an answer are looked for in the keylist, and released once they have
-left. If this process ends before, the next claim of another account begins it anew.
+released after a pause, unless the key is in the keylist then or has been claimed again. No request
+outlasts the pause: one whose claims took long adds nothing. A release without an answer is repeated
+for twenty minutes; for as long the keys of a removal without an answer are looked for in the
+keylist, and released once they have left. If this process ends before, the next claim of another
+account begins it anew.
 """
 
 from __future__ import annotations
@@ -58,14 +59,16 @@ _FEW: Final = 16
 """Changes of one message that need no turn of their own: 2 ms of CPU at an edge, and at a host."""
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
-_SETTLED_AFTER_S: Final = (60, 240, 960)
-"""Pauses before a claim that may be left over is released, and again. Within the first one, a
-request that has claimed its key has added it: edges and hosts that hang longer are ended."""
-_AGAIN_AFTER_S: Final = (1, 4, 15, *_SETTLED_AFTER_S)
+_CLAIMING_S_MAX: Final = 20
+"""A request that has been claiming keys for longer adds none of them."""
+_SETTLED_AFTER: Final = (1, 4, 16)
+"""Pauses before a claim that may be left over is released, and before that is tried again, in
+times of claiming and of the addition after it: edges and hosts that hang longer are ended."""
+_AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
 """Pauses before a release without an answer, or the one after such a removal, is tried again: from
 the loss of a node, over the restart of a database, to a short maintenance."""
-_UNRELEASED_MAX: Final = 10_000
-"""Keys whose release is to be repeated, about 300 bytes each; further ones stay claimed."""
+_UNRELEASED_MAX: Final = 1_500
+"""Keys to be released later, up to 2.7 kB each; others stay claimed until another claims them."""
 _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
 """Refusals after which the command may have been carried out, or may be later."""
 
@@ -97,9 +100,13 @@ class Changed(msgspec.Struct):
 class Keylists:
     """Changes keylists; one for each edge, whose repeated releases it bounds."""
 
-    def __init__(self, identities: Identities, *, keys_max: int) -> None:
+    def __init__(
+        self, identities: Identities, *, keys_max: int, command_s_max: float = 100
+    ) -> None:
+        """``command_s_max``: after so many seconds, a command that was sent is not carried out."""
         self._identities = identities
         self._keys_max = keys_max
+        self._command_s_max = command_s_max
         self._unreleased = set[tuple[str, ClaimedKey]]()
         """The owners and claims whose release is to be repeated."""
         self._releasing = Tasks()
@@ -138,8 +145,8 @@ class Keylists:
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
         charge_keys(len(new) + len(gone) + len(brief))
         claims = self._claims(owner, command)
-        made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)
+        made = await claims.claim(new, changed, wanted)
         over, unsure = await claims.update(made, gone, changed)
         # By the short form of its DID, which does not contain its document, the sender is known
         # only through the owner of that name (``unknown_dids``), whatever is forwarded to it.
@@ -183,12 +190,14 @@ class Keylists:
         ``speaker_did`` is named for the owner and is to speak for it: it is not given up.
         """
         claims: list[ClaimedKey] = []
+        begun_s = _now_s()
         for name in names:
             claim = await self._claims(owner, command, speaker_did).claim_held(name)
             if isinstance(claim, Refusal):
                 return claim
             claims.append(_entry(name, claim))
-        return claims
+        took_long = _now_s() - begun_s > _CLAIMING_S_MAX
+        return Refusal.TEMPORARILY_UNAVAILABLE if took_long else claims
 
     async def release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
         """Release the claims of a keylist that no longer exists.
@@ -210,11 +219,18 @@ class Keylists:
         self._release_later(claims, [*await claims.release(keys), *perhaps], _AGAIN_AFTER_S)
 
     def _claims(self, owner: str, command: bytes, speaker_did: str = "") -> _Claims:
-        settle = partial(self._release_later, after_s=_SETTLED_AFTER_S)
+        pause_s = _CLAIMING_S_MAX + self._command_s_max
+        after_s = [times * pause_s for times in _SETTLED_AFTER]
+        settle = partial(self._release_later, after_s=after_s, are_left_over=True)
         return _Claims(self._identities, owner, command, settle, speaker_did)
 
     def _release_later(
-        self, claims: _Claims, keys: Sequence[ClaimedKey], after_s: Sequence[float]
+        self,
+        claims: _Claims,
+        keys: Sequence[ClaimedKey],
+        after_s: Sequence[float],
+        *,
+        are_left_over: bool = False,
     ) -> None:
         owner = claims.owner
         left = [claimed for claimed in keys if (owner, claimed) not in self._unreleased]
@@ -222,16 +238,22 @@ class Keylists:
         for start in range(0, len(left), _RELEASES_AT_ONCE):
             some = left[start : start + _RELEASES_AT_ONCE]
             self._unreleased.update((owner, claimed) for claimed in some)
-            _ = self._releasing.run(self._release_after(claims, some, after_s), Context())
+            work = self._release_after(claims, some, after_s, are_left_over=are_left_over)
+            _ = self._releasing.run(work, Context())
 
     async def _release_after(
-        self, claims: _Claims, keys: Sequence[ClaimedKey], after_s: Sequence[float]
+        self,
+        claims: _Claims,
+        keys: Sequence[ClaimedKey],
+        after_s: Sequence[float],
+        *,
+        are_left_over: bool,
     ) -> None:
         left = keys
         try:
             for pause_s in after_s:
                 await asyncio.sleep(pause_s)
-                left = await claims.release_gone(left)
+                left = await claims.release_gone(left, are_left_over=are_left_over)
                 if not left:
                     return
         finally:
@@ -335,10 +357,7 @@ class _Claims:
             return None
         other = replace(self, owner=found.owner_did)
         account = await self.identities.find_account(other.owner, self.command, [name])
-        if isinstance(account, Refusal) or name in account.keys:
-            return Refusal.KEY_TAKEN
-        # Its own short DID stays an account's without an entry in the keylist.
-        if not (account.connected and is_short(name)):
+        if isinstance(account, AccountFound) and _is_left_over(name, account):
             self.settle(other, [ClaimedKey(name, found.claim)])
         return Refusal.KEY_TAKEN
 
@@ -361,15 +380,20 @@ class _Claims:
             self.settle(self, [ClaimedKey(claimed.key, found.claim)])
         return True
 
-    async def release_gone(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
-        """Release claims as ``release``, but none of a key that is in the keylist.
+    async def release_gone(
+        self, keys: Sequence[ClaimedKey], *, are_left_over: bool
+    ) -> Sequence[ClaimedKey]:
+        """Release claims, but none of a key that is in the keylist; return those to be tried again.
 
-        A key that is added meanwhile has a newer claim, which this does not release.
+        A key that is added meanwhile has a newer claim, which this does not release. Claims that
+        may be left over are tried again only without an answer.
         """
         names = [claimed.key for claimed in keys]
         found = await self.identities.find_account(self.owner, self.command, names)
         if isinstance(found, Refusal):
             return keys
+        if are_left_over:
+            return await self.release([each for each in keys if _is_left_over(each.key, found)])
         there = [claimed for claimed in keys if claimed.key in found.keys]
         gone = [claimed for claimed in keys if claimed.key not in found.keys]
         return [*there, *await self.release(gone)]
@@ -393,7 +417,8 @@ class _Claims:
     async def claim(
         self, keys: Sequence[str], changed: Changed, wanted: KeyChanges
     ) -> Mapping[str, KeyClaim]:
-        """Claim keys; return the claims that were made."""
+        """Claim keys; return the claims that were made, none if that took long."""
+        begun_s = _now_s()
         answers = await asyncio.gather(
             *[
                 self.claim_held(key)
@@ -408,6 +433,10 @@ class _Claims:
                 changed.failed[key] = _failure(answer)
             else:
                 claims[key] = answer
+        if _now_s() - begun_s > _CLAIMING_S_MAX:
+            changed.failed.update(dict.fromkeys(claims, "server_error"))
+            self.settle(self, [ClaimedKey(key, claim.number) for key, claim in claims.items()])
+            return {}
         return claims
 
     async def update(
@@ -440,6 +469,18 @@ class _Claims:
         return await self.identities.ask(
             target, question, self.command, reply, by_mediator=by_mediator
         )
+
+
+def _is_left_over(name: str, account: AccountFound) -> bool:
+    """Is the claim of a name, which an account owns, for nothing?
+
+    Its own short DID stays an account's without an entry in the keylist.
+    """
+    return name not in account.keys and not (account.connected and is_short(name))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _failure(refusal: Refusal) -> Failure:

@@ -448,7 +448,7 @@ async def test_an_end_that_is_cut_off_is_finished_and_its_owner_may_begin_anew(
 async def test_a_key_of_an_account_whose_end_had_no_answer_is_free_after_the_claim_of_another(
     mediator: Mediator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keylists, "_SETTLED_AFTER_S", (0,))
+    monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
     other, wanted = STRANGER.name, KeyChanges([OLD_NAME], [], frozenset())
     await mediator.keylists.enrol(other, COMMAND, SAID, [other])
     mediator.agents.lost = {EndAccount}

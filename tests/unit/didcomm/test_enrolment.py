@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from actors.core.commands import (
+    CheckKeys,
     ClaimKey,
     Command,
     FindAccount,
@@ -16,12 +18,11 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.refusals import Refusal
-from actors.core.replies import (
-    EnvelopeQueued,
-)
+from actors.core.replies import EnvelopeQueued
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
-from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
+from http_edge.didcomm.protocols import keylists
+from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from tests.unit.didcomm.accounts import (
     COMMAND,
     NEW_PEER,
@@ -33,7 +34,7 @@ from tests.unit.didcomm.accounts import (
     Mediator,
     mediator_of,
 )
-from tests.unit.didcomm.requests import agents_of
+from tests.unit.didcomm.requests import agents_of, raw_key
 
 
 @pytest.fixture
@@ -176,3 +177,31 @@ async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
     )
     assert not isinstance(changed, Refusal)
     assert changed.failed == {}
+
+
+async def test_nothing_is_added_by_claims_that_took_longer_than_their_release_waits(
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, key = mediator.keylists, keys.base58(raw_key(9_000))
+    await lists.enrol(OLD, COMMAND, SAID, [OLD_NAME])
+    others = asyncio.all_tasks()
+    monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
+    monkeypatch.setattr(keylists, "_CLAIMING_S_MAX", -1)
+    changed = await lists.change(OLD, COMMAND, KeyChanges([key], [], frozenset()))
+    assert changed == Changed({key: False}, {key: "server_error"})
+    name = NEW_PEER.name
+    assert await lists.enrol(name, COMMAND, SAID, [name]) is Refusal.TEMPORARILY_UNAVAILABLE
+    await asyncio.gather(*asyncio.all_tasks() - others)
+    assert await mediator.owner(key) is None
+    assert await mediator.has(OLD, key) == []
+
+
+async def test_other_owners_are_looked_for_before_anything_is_claimed(mediator: Mediator) -> None:
+    added, brief = (keys.base58(raw_key(9_000 + n)) for n in range(2))
+    await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME])
+    mediator.agents.seen.clear()
+    wanted = KeyChanges([added], [brief], frozenset([added, brief]))
+    await mediator.keylists.change(OLD, COMMAND, wanted)
+    order = [type(each) for each in mediator.agents.seen]
+    assert order[:2] == [CheckKeys, FindKeyOwner]
+    assert ClaimKey in order

@@ -11,13 +11,20 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from actors.core.commands import Command
+from actors.core.commands import (
+    ClaimedKey,
+    ClaimKey,
+    Command,
+    Connection,
+    GrantMediation,
+    UpdateKeylist,
+)
 from actors.core.identity import Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import KeyClaim, Reply
 from http_edge.didcomm.identities import key_target
 from http_edge.didcomm.protocols import keylists
-from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
+from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from tests.unit.didcomm.requests import COMMAND
 from tests.unit.didcomm.stepped_identities import ADD, KEY, OWNER, REMOVE, Stepped, mediated
 
@@ -72,7 +79,7 @@ async def in_order(
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is settled later begins at once, and goes on when all requests are over."""
-    for pauses in ("_SETTLED_AFTER_S", "_AGAIN_AFTER_S"):
+    for pauses in ("_SETTLED_AFTER", "_AGAIN_AFTER_S"):
         monkeypatch.setattr(keylists, pauses, (0, 0))
 
 
@@ -130,6 +137,24 @@ async def test_a_key_that_is_claimed_again_before_it_is_released_stays_its_owner
         await identities.settled(but=others)
         assert KEY in identities.states[OWNER].keylist
         assert_owned(identities, "".join(order))
+
+
+async def test_the_short_did_of_an_account_that_began_during_the_claim_of_another_stays() -> None:
+    identities, others, own = await mediated(), asyncio.all_tasks(), "did:peer:4zQmOwn"
+    lists, wanted = Keylists(identities, keys_max=10), KeyChanges([own], [], frozenset([own]))
+    claim = identities.decide(key_target(own), ClaimKey(own))
+    assert isinstance(claim, KeyClaim)
+    refused = identities.start("b", lists.change(OWNER, COMMAND, wanted))
+    await asyncio.sleep(0)
+    for _ in range(STEPS_MAX):
+        await identities.step("b")
+    assert await refused == Changed({own: False}, {own: "client_error"})
+    said = Connection(own, "", "", [], "didexchange/1.1", "")
+    identities.decide(own, GrantMediation(said, [ClaimedKey(own, claim.number)]))
+    identities.decide(own, UpdateKeylist([], [own]))
+    assert asyncio.all_tasks() - others, "the claim is to be settled"
+    await identities.settled(but=others)
+    assert identities.states[key_target(own)].owner_did == own
 
 
 class EarlierBuild(Stepped):

@@ -120,7 +120,7 @@ async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
 async def test_an_agent_that_ends_without_its_short_did_in_its_keylist_may_begin_anew(
     mediator: Mediator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keylists, "_SETTLED_AFTER_S", (0,))
+    monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
     name, own = NEW_PEER.name, frozenset({NEW_PEER.name})
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
     await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
