@@ -311,7 +311,7 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
 def parse_statement(path: str, content: bytes, kind: type[_S], *, is_proven: bool = False) -> _S:
     """Read a signed statement, whichever key signed it.
 
-    ``is_proven``: another signed statement names its SHA-256, so it is what the mediator wrote.
+    ``is_proven``: another signed statement names its SHA-256, of what the mediator wrote.
 
     Raises:
         ExportDamaged: the content is no such statement, or of another format.

@@ -146,7 +146,8 @@ def parse_version(
 ) -> TableVersion:
     """The ``TableVersion`` in the commit of a version. Raises as ``read_version``.
 
-    ``is_proven``: a signed commit names this one's SHA-256, so its own signature says no more.
+    ``is_proven``: a signed commit names this one's SHA-256, and the exporter that signed that had
+    checked this one's statement.
     """
     path = commit_path(version)
     text = _member(path, commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from contextlib import closing
 
@@ -79,6 +80,37 @@ def test_of_commits_that_others_name_by_their_hash_no_signature_is_checked(
         checked.clear()
         TableCheck(sample.place, verify, "")
         assert len(checked) == 2  # the mark, and the commit before the one that cannot be read
+
+
+def test_a_commit_that_is_changed_before_it_is_read_back_is_never_signed_for(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """A later commit or mark with its SHA-256 would prove it to every check."""
+    changed: list[str] = []
+
+    class Raced(ExportPlace):
+        """A place where a commit has another content as soon as it is there."""
+
+        def sync(self, path: str) -> None:
+            super().sync(path)
+            if path in changed:
+                previous = commit_path(version_of(path) - 1)
+                self.write(previous, self.read(previous) + b"\n")
+                sha256 = hashlib.sha256(self.read(previous)).hexdigest().encode()
+                content = re.sub(rb'(previous\\":\\")\w+', rb"\g<1>" + sha256, self.read(path))
+                self.write(path, content)
+
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, Raced(place.filesystem, place.root))) as export:
+        growing.grow()
+        assert export.step()
+        growing.grow()
+        changed.append(commit_path(export.catalog.next_version))
+        for damage in (Damage.CHANGED, Damage.BAD_SIGNATURE):  # when written, and when read again
+            with pytest.raises(ExportDamaged) as refused:
+                export.step()
+            assert (refused.value.damage, refused.value.path) == (damage, *changed)
+    assert (Damage.BAD_SIGNATURE, *changed) in {(f.fault, f.path) for f in findings(place)}
 
 
 def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleExport) -> None:

@@ -54,6 +54,7 @@ from eventstore.parquet.versions import (
     commit_path,
     encoded_summary,
     is_torn,
+    parse_version,
     read_mark,
     read_version,
     version_of,
@@ -135,7 +136,8 @@ class TableWriter:
 
         Raises:
             ExportRefused: another process committed this version.
-            ExportDamaged: the log of the table cannot be read.
+            ExportDamaged: the log of the table cannot be read, or the commit has changed since it
+                was written.
             ExportUnavailable: the place cannot be written now; the commit may have succeeded.
         """
         version = before.next_version
@@ -288,11 +290,18 @@ class TableWriter:
         return self._table
 
     def _committed(self, catalog: Catalog, said: TableVersion) -> Catalog:
+        """Read a commit back for its SHA-256, which the next version and the mark sign.
+
+        The library wrote it. Verification trusts the SHA-256 in place of the commit's signature,
+        so the commit must have the statement that was signed.
+        """
         path = commit_path(said.version)
-        self._place.sync(path)
-        commit = hashlib.sha256(self._place.read(path)).hexdigest()
         self._table = None
-        return replace(catalog, version=said, commit=commit)
+        self._place.sync(path)
+        content = self._place.read(path)
+        if parse_version(said.version, content, None) != said:
+            raise ExportDamaged(path, Damage.CHANGED, "it has another statement than was signed")
+        return replace(catalog, version=said, commit=hashlib.sha256(content).hexdigest())
 
     def _checkpoint(self, version: int) -> dict[str, str]:
         """Make a checkpoint of a version; return its files with SHA-256."""
