@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Final
 
+from msgspec.structs import replace
+
 from actors.core.charges import Charges
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
@@ -51,6 +53,8 @@ _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
 _DAMAGED_MS: Final = 600_000
 """A damaged envelope is held back for this long: it may have been put back by then."""
+_MORE_PAGES: Final = 16
+"""Pages of damaged envelopes alone that one question passes over; each is a transaction."""
 
 
 class Host:
@@ -120,8 +124,26 @@ class Host:
     ) -> tuple[list[Reply], list[tuple[str, Push]]]:
         """Run commands, each with the edge that sent it, in one transaction, as far as they fit.
 
-        Return a reply to each that ran, in order, and the pushes as (edge, push) pairs.
+        Return a reply to each that ran, in order, and the pushes as (edge, push) pairs. Deliveries
+        of damaged envelopes alone run again, in transactions that follow.
         """
+        replies, pushes, passed = self._execute(items)
+        for _ in range(_MORE_PAGES):
+            if not passed:
+                break
+            # Not only at the next question: by then they may be offered again, before all others.
+            again = [(items[n][0], replace(items[n][1], claim=None, charge=0.0)) for n in passed]
+            others, more, still = self._execute(again)
+            for number, reply in zip(passed, others, strict=False):
+                replies[number] = reply
+            pushes += more
+            passed = [passed[n] for n in still]
+        return replies, pushes
+
+    def _execute(
+        self, items: Sequence[tuple[str, Submission]]
+    ) -> tuple[list[Reply], list[tuple[str, Push]], list[int]]:
+        """Run one transaction; also return the numbers of deliveries of damaged envelopes alone."""
         now_ms = self.now_ms()
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
@@ -140,19 +162,23 @@ class Host:
         if failed is not None:
             if failed is Refusal.NOT_OWNER:
                 self._nonces.give_back(transaction)
-            return [Refused(failed)] * len(items), []
+            return [Refused(failed)] * len(items), [], []
         replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []
-        for (_, submission), outcome, reply in zip(items, outcomes, replies, strict=True):
+        passed: list[int] = []
+        ran = zip(items, outcomes, replies, strict=True)
+        for number, ((_, submission), outcome, reply) in enumerate(ran):
             self.charges.add_page(submission, outcome.units, now_ms)
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
             if outcome.cached is not None and outcome.cached.damaged:
                 self._set_aside(outcome.cached, now_ms)
+                if outcome.leasing is not None and isinstance(reply, Refused):
+                    passed.append(number)
             self._registry.follow(submission, reply)
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
-        return replies, pushes
+        return replies, pushes, [] if transaction.log_failed else passed
 
     def _set_aside(self, cached: CachedIdentity, now_ms: int) -> None:
         """Hold damaged envelopes back, or a session that takes one at a time would get no other."""

@@ -5,7 +5,8 @@ several identities together. It reads a page before the commit if a command of t
 erases records of the page.
 
 A record whose content is damaged is left out, and stays: only the operator can put it back, and the
-others need not wait for that. A page of such records alone cannot be read.
+others need not wait for that. A page of such records alone cannot be read; the host passes over it
+if it is a delivery.
 """
 
 from __future__ import annotations
