@@ -155,6 +155,8 @@ class ContinuousExport:
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
+        self._made: Exported | None = None
+        self._is_behind = True
         self._erasing_at_s = self._pruning_at_s = self._rewriting_from_s = self._step_at_s = 0.0
         self._failed: dict[Rewriting, _Failed] = {}
 
@@ -200,39 +202,41 @@ class ContinuousExport:
                     self._export_next(log, exporter, stopping)
 
     def _export_next(self, log: EventLog, exporter: Exporter, stopping: threading.Event) -> None:
-        step = self._step(log, exporter)
-        is_behind = step is not None and step.is_full
-        if not is_behind or time.monotonic() >= self._rewriting_from_s:
+        self._step(log, exporter)
+        if not self._is_behind or time.monotonic() >= self._rewriting_from_s:
             self._rewrite_due(exporter, partial(self._keep_up, log, exporter))
-        self._fault, self._wait_s = "", _RETRY_S_MIN
-        self._note(step, exporter.catalog)
-        if not is_behind:
+        self._note(exporter.catalog)
+        if not self._is_behind:
             stopping.wait(self._settings.export.lag_s_max)
 
-    def _step(self, log: EventLog, exporter: Exporter) -> Exported | None:
+    def _step(self, log: EventLog, exporter: Exporter) -> None:
+        self._made, self._is_behind = None, True  # so it stays if this fails
         self._reporter.on_log(log.position())
-        step = exporter.step()
+        self._made = step = exporter.step()
         if step is not None:
             self._on_step(step)
             self._steps += 1
-        is_behind = step is not None and step.is_full
+        self._is_behind = step is not None and step.is_full
         self._step_at_s = time.monotonic()
-        if not is_behind:
+        if not self._is_behind:
             self._publish(log, exporter.head_note)
             self._step_at_s += self._settings.export.lag_s_max
-        return step
 
-    def _note(self, step: Exported | None, catalog: Catalog) -> None:
-        if step is not None:
+    def _note(self, catalog: Catalog) -> None:
+        """Note the last step, which may have been made while files were rewritten."""
+        if self._made is None and self._is_behind:
+            return  # it failed
+        self._fault, self._wait_s = "", _RETRY_S_MIN
+        if self._made is not None:
             self._reporter.on_step(catalog.last)
-        if step is None or not step.is_full:
+        if not self._is_behind:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
 
     def _keep_up(self, log: EventLog, exporter: Exporter, *_progress: int) -> None:
         """Make the next step once it is due: rewriting old files may take hours."""
         if time.monotonic() >= self._step_at_s:
-            step = self._step(log, exporter)
-            self._note(step, exporter.catalog)
+            self._step(log, exporter)
+            self._note(exporter.catalog)
 
     def _purposes(self) -> Iterator[Rewriting]:
         """Yield the purposes for which the settings have files rewritten."""

@@ -169,6 +169,31 @@ def test_what_is_recorded_while_erased_contents_are_taken_out_is_exported_meanwh
     assert done == ["step", "step", "erasing ended"]
 
 
+def test_an_export_that_fell_behind_while_it_rewrote_files_is_not_said_to_have_caught_up(
+    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing, stopping, seen = Growing(log), threading.Event(), list[tuple[int, int]]()
+    growing.grow()
+    often = {"lag_s_max": 1e-9, "erased_every_s": 1e-9, "rows_per_file_max": 6}
+    export = settings.export.model_copy(update=often)
+
+    def grow_once(exporter: Exporter, progress: Callable[..., None]) -> None:
+        if exporter.catalog.last == log.position() == 5:
+            growing.grow(3)
+            progress(0, 0)
+
+    class Seen(Reporter):
+        def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
+            super().on_caught_up(position, complete_until_ms)
+            seen.append((position, log.position()))
+            stopping.set()
+
+    monkeypatch.setattr(Exporter, "take_out_erased", grow_once)
+    settings = settings.model_copy(update={"export": export})
+    ContinuousExport(settings, Seen(None, lambda: NOW_MS)).run(stopping)
+    assert seen == [(20, 20)]
+
+
 def test_an_idle_export_says_until_when_it_is_complete_as_often_as_the_settings_say(
     settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
