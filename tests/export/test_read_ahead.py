@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+import pytest
+
 from actors.core.account_commands import ClaimKey, ReleaseKey
 from actors.core.commands import QueueMessage, SaveContract
 from actors.core.replies import KeyClaim
+from eventstore.log import name_erasure
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.write.erasing import contents_in
@@ -75,6 +78,41 @@ def test_no_step_has_a_name_that_left_the_log_before_it_was_written(
     run(mediator.host, unclaimed(name, ReleaseKey(GONE, claim.number)))
     with with_one_read_ahead(log, place, lambda read: read.last == log.position()) as export:
         export.take_out_erased()
+        assert naming(log, KEY.encode()) == []
+        while export.step():
+            pass
+        export.sweep()
+    assert places_of(place, KEY) == []
+    assert findings(place) == []
+
+
+def test_an_export_goes_on_while_names_leave_the_log_and_no_step_brings_one_back(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_erasure, "_ROWS", 3)
+    mediator, name = Mediator(log), f"key:{KEY}"
+    settle(mediator, GONE)
+    (claim,) = run(mediator.host, unclaimed(name, ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    erase(mediator, GONE)
+    export_all(log, place)
+    settle(mediator, STAYS)
+    export_all(log, place)
+    run(mediator.host, submission(STAYS, SaveContract(contract(STAYS, STAYS, NOW_S + DAY_S))))
+    run(mediator.host, unclaimed(name, ReleaseKey(GONE, claim.number)))
+    naming_then: list[int] = []
+
+    def go_on(_reached: int, _end: int) -> None:
+        if not naming_then:
+            assert export.step() is not None
+            naming_then.append(len(naming(log, KEY.encode())))
+            ahead = export._steps._ahead
+            assert ahead is not None
+            ahead[1].result()
+
+    with closing(exporter(log, place, EACH)) as export:
+        export.take_out_erased(go_on)
+        assert naming_then != [0]
         assert naming(log, KEY.encode()) == []
         while export.step():
             pass

@@ -247,13 +247,14 @@ class Exporter:
 
         The names of identities whose erasure is exported leave the log first, and then its export.
         Each rewritten step is a version of its own; ``sweep`` removes the replaced files.
-        ``progress`` is called with the position reached and the last one.
+        ``progress`` is called with the position reached and the last one, of the log and then of
+        the export. It may make steps; their errors end this.
 
         Raises as ``step``.
         """
-        self._steps.read_anew()
         self.sweep(self._times.replaced_kept_s)
-        gone = self._take_names_out_of_log()
+        gone = self._take_names_out_of_log(progress)
+        self._steps.read_anew()
         taken = TakenOut()
         statements = self._catalog.statements
         paths = {statement.manifest.path for statement in statements}
@@ -274,11 +275,11 @@ class Exporter:
         self._is_certain = True
         return taken
 
-    def _take_names_out_of_log(self) -> GoneNames:
+    def _take_names_out_of_log(self, progress: Callable[[int, int], None]) -> GoneNames:
         work = NameErasure(self._log, erased_by=self._catalog.last)
         try:
             while work.step():
-                pass
+                progress(work.reached, work.end)
         except RowsStay:  # some rows left the log meanwhile; the next call does the rest
             return GoneNames()
         note_pass(self._log, self._clock())
