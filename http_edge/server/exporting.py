@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
-from eventstore.log.errors import LockedElsewhere, LogError
+from eventstore.log.errors import LockedElsewhere, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
@@ -233,10 +233,20 @@ class ContinuousExport:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
 
     def _keep_up(self, log: EventLog, exporter: Exporter, *_progress: int) -> None:
-        """Make the next step once it is due: rewriting old files may take hours."""
-        if time.monotonic() >= self._step_at_s:
+        """Make the next step once it is due: rewriting old files may take hours.
+
+        A log that cannot be read ends the step alone: pruning would begin again from nothing.
+        """
+        if time.monotonic() < self._step_at_s:
+            return
+        try:
             self._step(log, exporter)
-            self._note(exporter.catalog)
+        except LogUnavailable as error:
+            if not exporter.is_certain:
+                raise  # the step has begun to write, and the next one finds out how far it came
+            self._report(error)
+            self._step_at_s = time.monotonic() + self._settings.export.retry_s_max
+        self._note(exporter.catalog)
 
     def _purposes(self) -> Iterator[Rewriting]:
         """Yield the purposes for which the settings have files rewritten."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from actors.archive.unneeded_rows import ReadRows, not_needed
 from actors.host.clock import system_clock
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
@@ -35,6 +36,7 @@ from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids, settings_of
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
 from tests.histories import LIMITS, Crowd, History, random_script
+from tests.log.faulty_log import FaultyLog
 
 BYTES_MAX = 10_000
 
@@ -247,6 +249,83 @@ def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
         assert reporter.figures()["position"] == log.position()
     assert done == ["planning", "step", "planned"]
     assert catalog_of(open_place(settings.archive_place), None).pruned_up_to
+
+
+class Away(FaultyLog):
+    """A log of which one reading of this kind fails, once ``reads_left`` of them are done."""
+
+    def __init__(self, log: EventLog, kind: str) -> None:
+        super().__init__(log)
+        self.kind, self.reads_left = kind, -1
+
+    def fail_at(self, kind: str) -> None:
+        if kind == self.kind:
+            self.reads_left -= 1
+            if self.reads_left == -1:
+                raise LogUnavailable("planned")
+
+    def close(self) -> None:
+        """The test goes on with the log."""
+
+    def position(self) -> int:
+        self.fail_at("position")
+        return super().position()
+
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        self.fail_at("read_rows")
+        return super().read_rows(after=after, rows_max=rows_max, bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads_left", "plannings"), [("position", 0, 1), ("read_rows", 0, 1), ("lock", 1, 2)]
+)
+def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_a_step_has_begun_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reads_left: int, plannings: int
+) -> None:
+    at_once = {"lag_s_max": 1e-9, "retry_s_max": 1e-9}
+    export = Export(to=str(tmp_path / "export")).model_copy(update=at_once)
+    archive = Archive(keep_s=1, pause_s=0, rows_age_s_min=0)
+    archive = archive.model_copy(update={"prune_every_s": 1e-9})
+    settings = settings_of(tmp_path / "data", export=export, archive=archive)
+    done, stopping, faults = list[str](), threading.Event(), list[str]()
+
+    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
+        done.append("planning")
+        history.play(random_script(5, 20))
+        away.reads_left = -1 if faults else reads_left
+        return plan(read, last, up_to)
+
+    class Stop(Reporter):
+        def on_rewritten(self, purpose: Rewriting) -> None:
+            super().on_rewritten(purpose)
+            if purpose == "pruning":
+                stopping.set()
+
+    @contextmanager
+    def locked(*_: object) -> Iterator[Callable[[], None]]:
+        yield lambda: away.fail_at("lock")
+
+    with closing(open_log(settings.log_dsn)) as log:
+        log.setting("mediator_did", settings.mediator_did)
+        log.setting("shards", str(settings.shards))
+        history, away = played(log, 100), Away(log, kind)
+        archive_once(settings, is_checked=True, prunes=False, clock=lambda: LATER_MS)
+        monkeypatch.setattr(exporting, "not_needed", planned)
+        monkeypatch.setattr(exporting, "_RETRY_S_MIN", 0)
+        monkeypatch.setattr(exporting, "opened_to_export", lambda _: away)
+        monkeypatch.setattr(exporting, "advisory_lock", locked)
+        reporter = Stop(None, lambda: LATER_MS)
+        ContinuousExport(
+            settings, reporter,
+            on_step=lambda _: done.append("step"), on_fault=lambda error: faults.append(str(error)),
+        ).run(stopping)  # fmt: skip
+        assert reporter.figures()["position"] == log.position()
+    assert faults == ["planned"]
+    assert (done.count("planning"), reporter.fault) == (plannings, "")
+    assert "step" in done[done.index("planning") :]
+    place = open_place(str(settings.export.to))
+    assert catalog_of(place, None).pruned_up_to
+    assert findings(place)[1:] == []
 
 
 def _whole(place: ExportPlace, rest: Manifest) -> pa.Table:

@@ -170,6 +170,11 @@ class Exporter:
         """The contents of the export now."""
         return self._catalog
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether the export has what ``catalog`` says: no change of it has begun and not ended."""
+        return self._is_certain
+
     def step(self) -> Exported | None:
         """Export the next rows; None if the log has no seal beyond the export's end.
 
@@ -219,13 +224,9 @@ class Exporter:
         statements = [*before.statements, statement]
         catalog = self._table.commit(before, statements, added=files, index=index)
         self._take(replace(catalog, heads=step.heads), tree, is_at_end=not step.is_full)
+        size_bytes = sum(file.bytes for file in files)
         return Exported(
-            manifest.first,
-            manifest.last,
-            manifest.rows,
-            len(files),
-            sum(file.bytes for file in files),
-            step.is_full,
+            manifest.first, step.last, manifest.rows, len(files), size_bytes, step.is_full
         )
 
     def compact(self, *, files_min: int) -> int:
