@@ -77,8 +77,9 @@ class DeliveryWorkers:
     def found_waiting(self, dids: Sequence[str]) -> int:
         """Start or wake workers for agents with waiting messages, in order; return for how many.
 
-        If there are too many workers, a share of them is stopped for these, as in ``wake``, first
-        those that have failed; none while workers wait for their queries: these have not begun yet.
+        If there are too many workers, a share of them is stopped for these, as in ``wake``:
+        failed ones alone if they are more than one in ``_SHARE``, else whichever have waited for
+        longest; none while workers wait for their queries: these have not begun yet.
         """
         stoppable = iter(() if self._queue.querying.locked() else self._stoppable())
         workers = [self._agents.get(did) for did in dids]  # one that is stopped here stays so
@@ -128,7 +129,10 @@ class DeliveryWorkers:
         return len(self._agents) < self._queue.settings.agents_max
 
     def _stoppable(self) -> Sequence[DeliveryWorker]:
-        """The workers that a sweep may stop, those that have waited for longest first."""
+        """The workers that a sweep may stop, those that have waited for longest first.
+
+        More than one in ``_SHARE`` only if all of these have failed.
+        """
         waiting, agents_max = self._queue.waiting, self._queue.settings.agents_max
         share, failed_share = (max(1, agents_max // each) for each in (_SHARE, _FAILED_SHARE))
         failed = [worker for worker in waiting if worker.has_failed][:failed_share]
