@@ -11,13 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from heapq import heapify, heappop, heappush
-from typing import Final
 
 import msgspec
-
-_RANKS_PER_SHARE_MAX: Final = 2
-"""Beyond it most ranks are of sizes that have changed since, and all are made anew."""
 
 
 class Cut(Enum):
@@ -90,10 +85,9 @@ class Transfer:
 class _Share:
     """The bytes that one address holds, and its transfers that can be cut, oldest first."""
 
-    __slots__ = ("number", "size_bytes", "waiting")
+    __slots__ = ("size_bytes", "waiting")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.size_bytes = 0
         self.waiting: dict[Transfer, None] = {}
 
@@ -107,11 +101,6 @@ class Transfers:
         self._bytes_per_address_max = bytes_per_address_max
         self._pace = pace
         self._shares: dict[str, _Share] = {}
-        self._ranks: list[tuple[int, int, _Share]] = []
-        """A heap: each share by its size, largest first; a share that is smaller now ranks lower,
-        where it is looked for. Tens of thousands of addresses may have shares, and to look through
-        all takes a millisecond."""
-        self._numbered = 0
 
     def begin(self, transfer: Transfer, size_bytes: int = 0) -> None:
         """Begin a transfer, which waits for its client until ``end``."""
@@ -145,8 +134,7 @@ class Transfers:
             return Cut.BYTES_PER_ADDRESS
         if self.size_bytes + size_bytes <= self._bytes_max:
             return None
-        largest = self._largest()
-        largest_bytes = 0 if largest is None else largest.size_bytes
+        largest_bytes = max((each.size_bytes for each in self._shares.values()), default=0)
         return Cut.BYTES if held_bytes + size_bytes > largest_bytes else None
 
     def settle(self, transfer: Transfer) -> bool:
@@ -171,7 +159,8 @@ class Transfers:
             return Cut.BYTES_PER_ADDRESS
         if not self._make_room(size_bytes):
             return Cut.BYTES
-        self._add(self._share_of(address), size_bytes)
+        self._share_of(address).size_bytes += size_bytes
+        self.size_bytes += size_bytes
         return None
 
     def release(self, address: str, size_bytes: int) -> None:
@@ -202,46 +191,18 @@ class Transfers:
     def _share_of(self, address: str) -> _Share:
         share = self._shares.get(address)
         if share is None:
-            self._numbered += 1
-            share = self._shares[address] = _Share(self._numbered)
+            share = self._shares[address] = _Share()
         return share
 
     def _make_room(self, size_bytes: int) -> bool:
         """Cut transfers until so many more bytes fit; False if none is left to cut."""
-        passed: list[_Share] = []
         while self.size_bytes + size_bytes > self._bytes_max:
-            largest = self._largest()
-            if largest is None:
-                break
-            if largest.waiting:
-                self._cut(next(reversed(largest.waiting)), Cut.BYTES)
-            else:
-                heappop(self._ranks)
-                passed.append(largest)
-        for share in passed:
-            self._rank(share)
-        return self.size_bytes + size_bytes <= self._bytes_max
-
-    def _largest(self) -> _Share | None:
-        """The share of the most bytes; None if none has any."""
-        while self._ranks:
-            ranked, _, share = self._ranks[0]
-            if 0 < share.size_bytes == -ranked:
-                return share
-            heappop(self._ranks)
-            if 0 < share.size_bytes < -ranked:
-                self._rank(share)
-        return None
-
-    def _rank(self, share: _Share) -> None:
-        heappush(self._ranks, (-share.size_bytes, share.number, share))
-        if len(self._ranks) > _RANKS_PER_SHARE_MAX * (len(self._shares) + 1):
-            self._ranks = [
-                (-one.size_bytes, one.number, one)
-                for one in self._shares.values()
-                if one.size_bytes
-            ]
-            heapify(self._ranks)
+            waiting = [share for share in self._shares.values() if share.waiting]
+            if not waiting:
+                return False
+            largest = max(waiting, key=lambda share: share.size_bytes)
+            self._cut(next(reversed(largest.waiting)), Cut.BYTES)
+        return True
 
     def _cut(self, transfer: Transfer, cause: Cut) -> None:
         self.end(transfer)
@@ -249,10 +210,5 @@ class Transfers:
 
     def _count(self, share: _Share, transfer: Transfer, more_bytes: int) -> None:
         transfer.size_bytes += more_bytes
-        self._add(share, more_bytes)
-
-    def _add(self, share: _Share, more_bytes: int) -> None:
         share.size_bytes += more_bytes
         self.size_bytes += more_bytes
-        if more_bytes > 0:
-            self._rank(share)

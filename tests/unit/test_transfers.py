@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from typing_extensions import override
 
-from http_edge.listener.transfers import Cut, Pace, Transfer, Transfers, _Share
+from http_edge.listener.transfers import Cut, Pace, Transfer, Transfers
 
 PACE: Final = Pace(grace_s=10, bytes_per_s_min=100, seconds_max=60)
 SHARE_BYTES: Final = 100
@@ -178,50 +176,3 @@ def test_what_would_be_cut_on_its_way_is_known_before_it_comes(transfers: Transf
     assert transfers.no_room_for("b", 1) is None
     assert transfers.no_room_for("a", 41) is Cut.BYTES_PER_ADDRESS
     assert transfers.no_room_for("d", 101) is Cut.BYTES
-
-
-class Looks(dict[str, _Share]):
-    """Shares that count how often all of them are looked through."""
-
-    count = 0
-
-    @override
-    def values(self) -> Any:
-        self.count += 1
-        return super().values()
-
-
-def test_not_all_addresses_are_looked_through_for_each_body_while_there_is_no_room() -> None:
-    addresses = 200
-    transfers = Transfers(bytes_max=addresses, bytes_per_address_max=SHARE_BYTES, pace=PACE)
-    looks = transfers._shares = Looks()
-    held = [Client(transfers, str(number)) for number in range(addresses)]
-    for client in held:
-        client.sends(1)
-    for number in range(addresses):
-        assert transfers.no_room_for("late", 1) is None
-        Client(transfers, f"late {number}").sends(1)
-    assert [client.cuts for client in held] == [[Cut.BYTES]] * addresses
-    assert transfers.take("all at once", SHARE_BYTES) is None
-    assert looks.count <= 3, "only for the order, when most of it is out of date"
-
-
-def test_the_address_that_holds_most_is_known_whatever_came_and_went() -> None:
-    chance = random.Random(1)  # noqa: S311 - a sequence to repeat
-    transfers = Transfers(bytes_max=10_000, bytes_per_address_max=1_000, pace=PACE)
-    clients: list[Client] = []
-    for _ in range(3_000):
-        match chance.randrange(4):
-            case 0:
-                clients.append(Client(transfers, chance.choice("abcdefghijklmnopqrstuvwxyz")))
-            case 1 if clients:
-                transfers.end(clients.pop(chance.randrange(len(clients))).transfer)
-            case 2 if clients:
-                transfer = chance.choice(clients).transfer
-                transfers.grow(transfer, -min(transfer.size_bytes, 50))
-            case 3 if clients:
-                chance.choice(clients).sends(chance.randrange(300))
-        most = max((share.size_bytes for share in transfers._shares.values()), default=0)
-        most = max(most, 10_000 - transfers.size_bytes)
-        assert transfers.no_room_for("new", most) is None
-        assert transfers.no_room_for("new", most + 1) is Cut.BYTES
