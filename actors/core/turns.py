@@ -38,6 +38,11 @@ class Turns(Generic[T]):
         """How many items wait."""
         return len(self._waiting)
 
+    @property
+    def next(self) -> T:
+        """The item that ``take(0)`` takes. Raises: IndexError: none waits."""
+        return self._waiting[0][-1]
+
     def put(self, sender: Hashable, cost: float, item: T) -> None:
         """Add an item of a sender with its cost."""
         start = max(self._now, self._ends.get(sender, 0.0))
@@ -63,3 +68,66 @@ class Turns(Generic[T]):
             self._taken = 0
             self._ends = {sender: end for sender, end in self._ends.items() if end > self._now}
         return taken
+
+
+class GroupedTurns(Generic[T]):
+    """Waiting items of senders in groups: groups take turns, and in each group its senders do.
+
+    However many senders a group has, it gets no more than another group. Items of one sender in one
+    group are taken in order of arrival. Two turns cost more than a place in a list, so items get
+    theirs only once not all of them can be taken.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: list[tuple[Hashable, Hashable, float, T]] = []
+        """The group, sender and cost of each item that has no turns yet, and the item."""
+        self._arrived_cost = 0.0
+        self._groups: Turns[Hashable] = Turns()
+        """The group of each other item. A turn goes to whichever item is next in its group."""
+        self._of: dict[Hashable, Turns[T]] = {}
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return len(self._arrived) + len(self._groups)
+
+    def put(self, group: Hashable, sender: Hashable, cost: float, item: T) -> None:
+        """Add an item of a sender in a group with its cost."""
+        self._arrived.append((group, sender, cost, item))
+        self._arrived_cost += cost
+
+    def take_all(self, cost_max: float) -> list[T]:
+        """Take all items in order of arrival; none if they may cost more than ``cost_max``."""
+        if self._groups or self._arrived_cost > cost_max:
+            return []
+        taken = [item for *_, item in self._arrived]
+        self._forget_arrived()
+        return taken
+
+    @property
+    def next(self) -> T:
+        """The item that ``take`` takes. Raises: IndexError: none waits."""
+        self._give_turns()
+        return self._of[self._groups.next].next
+
+    def take(self) -> T:
+        """Take the next item. Raises: ValueError: none waits."""
+        self._give_turns()
+        (group,) = self._groups.take(0)
+        turns = self._of[group]
+        (item,) = turns.take(0)
+        if not turns:
+            del self._of[group]
+        return item
+
+    def _give_turns(self) -> None:
+        for group, sender, cost, item in self._arrived:
+            turns = self._of.get(group)
+            if turns is None:
+                turns = self._of[group] = Turns()
+            turns.put(sender, cost, item)
+            self._groups.put(group, cost, group)
+        self._forget_arrived()
+
+    def _forget_arrived(self) -> None:
+        self._arrived.clear()
+        self._arrived_cost = 0.0

@@ -53,6 +53,8 @@ _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
 
 Ports: TypeAlias = Callable[[str], HostPort]
 """Finds the port of a host by name."""
+AddressOf: TypeAlias = Callable[[], str | None]
+"""The client address of the current request; None or empty if there is none, or it has no rate."""
 
 
 class _Step(msgspec.Struct):
@@ -66,7 +68,7 @@ class _Step(msgspec.Struct):
 class Gateway:
     """Routes submissions and reads to the hosts that own their partitions."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
         routes: Routes,
         ports: Ports,
@@ -75,11 +77,13 @@ class Gateway:
         on_push: Callable[[Push], None],
         on_new_incarnation: Callable[[str], None],
         measures: EdgeMeasures | None = None,
+        address_of: AddressOf = lambda: None,
     ) -> None:
         """A gateway to the hosts that ``routes`` name and ``ports`` finds.
 
         ``on_push`` gets every push. ``on_new_incarnation`` gets the name of each host whose
         incarnation has changed: it has lost its sessions. ``measures`` are those of the edge.
+        The addresses that ``address_of`` returns take turns.
         """
         self.routes = routes
         self._ports = ports
@@ -87,6 +91,7 @@ class Gateway:
         self._on_push = on_push
         self._on_new_incarnation = on_new_incarnation
         self._measures = measures or EdgeMeasures()
+        self._address_of = address_of
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._history_reads = asyncio.Semaphore(max(1, limits.reads_in_flight_max // 2))
@@ -129,7 +134,10 @@ class Gateway:
             if step.host is not None:
                 is_last = step.submission is submission
                 reply = await self._outbox(step.host).submit(
-                    step.submission, size_bytes if is_last else 0, can_linger=can_linger and is_last
+                    step.submission,
+                    size_bytes if is_last else 0,
+                    can_linger=can_linger and is_last,
+                    address=self._address_of(),
                 )
                 if is_last and reply != NOT_OWNER:
                     return _after_claim(reply) if is_claimed else reply

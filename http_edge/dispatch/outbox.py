@@ -7,8 +7,12 @@ after it was sent, the outcome of every submission in it is unknown. When it has
 and no other call had one meanwhile, what waits for a call is refused as well: no submission waits
 much longer than a call may take.
 
-A host answers a batch as a whole, so each costly submission has a call of its own and delays no
-other. A few of these calls run at once, and take the submissions of their senders in turn.
+A host answers a batch as a whole, so a batch has a bound of work, and each costly submission has a
+call of its own and delays no other; a few of these calls run at once. If not all that waits fits in
+a call, client addresses take turns, each as much work as the others, and so do the senders of one
+address, in which a stranger may register any number. What one sender sends from one address keeps
+its order. Work that no request causes, and sessions, take the turns of their senders alone, so that
+the end of a session follows its beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextvars import Context
 from time import perf_counter
@@ -28,7 +32,7 @@ from actors.core.commands import Listen, OpenSession
 from actors.core.cost import COSTLY
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Reply
 from actors.core.submissions import Submission
-from actors.core.turns import Turns
+from actors.core.turns import GroupedTurns
 from actors.host.port import HostCutOff, HostNotReached, HostPort, HostUnavailable
 from actors.host.transaction import request_ids
 from http_edge.settings.settings import Limits
@@ -39,6 +43,9 @@ _CALLS_IN_FLIGHT_MAX: Final = 2
 _SECOND_CALL_ITEMS: Final = 24
 """Waiting submissions that make a second call worth its cost. Measured: a call costs about a
 millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
+_SHARES: Final = 4
+"""A call has a quarter of its work from one address at most: by default 64 units, 5 ms of the host.
+The next command of another address waits for two such calls."""
 _COSTLY_CALLS_MAX: Final = 4
 """Enough that the host never waits for the next call; each may take a megabyte of its memory."""
 _LINGER_S: Final = 0.004
@@ -54,7 +61,10 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class _Waiting(msgspec.Struct):
+    """A submission, and the address whose turns it takes; those of its sender if that is empty."""
+
     submission: Submission
+    address: str
     reply: asyncio.Future[Reply]
     size_bytes: int
     since_s: float
@@ -83,8 +93,9 @@ class Outbox:
         self._measures = measures
         self._on_result = on_result
         self._is_crowded = is_crowded
-        self._waiting: deque[_Waiting] = deque()
-        self._costly: Turns[_Waiting] = Turns()
+        self._waiting: GroupedTurns[_Waiting] = GroupedTurns()
+        self._waiting_bytes = 0
+        self._costly: GroupedTurns[_Waiting] = GroupedTurns()
         self._costly_calls: set[asyncio.Task[None]] = set()
         self._lingering: deque[_Waiting] = deque()
         self._linger: asyncio.TimerHandle | None = None
@@ -102,9 +113,14 @@ class Outbox:
         return len(self._waiting) + len(self._lingering) + len(self._costly)
 
     async def submit(
-        self, submission: Submission, size_bytes: int, *, can_linger: bool = False
+        self,
+        submission: Submission,
+        size_bytes: int,
+        *,
+        can_linger: bool = False,
+        address: str | None = None,
     ) -> Reply:
-        """Send a submission and return the host's reply.
+        """Send a submission, in the turns of a client address if it has one; return the reply.
 
         The reply is TEMPORARILY_UNAVAILABLE if the outbox is full, if the host does not answer, or
         if it is slow and ``is_crowded``; and NOT_OWNER if the host was not reached. A
@@ -115,10 +131,12 @@ class Outbox:
         if is_full or (self.is_slow and not self.is_idle and self._is_crowded()):
             return UNAVAILABLE
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        places = 0 if isinstance(submission.command, SESSIONS) else 1
+        is_session = isinstance(submission.command, SESSIONS)
+        places = 0 if is_session else 1
         self.places += places
         try:
-            waiting = _Waiting(submission, reply, size_bytes, perf_counter())
+            payer = "" if is_session else address or ""
+            waiting = _Waiting(submission, payer, reply, size_bytes, perf_counter())
             self._put(waiting, can_linger=can_linger)
             return await reply
         finally:
@@ -127,17 +145,21 @@ class Outbox:
     def _put(self, waiting: _Waiting, *, can_linger: bool) -> None:
         loop, submission = asyncio.get_running_loop(), waiting.submission
         if submission.cost > COSTLY:
-            self._costly.put(submission.source, submission.cost, waiting)
+            _put_in(self._costly, waiting)
             self._send_costly()
         elif can_linger:
             self._lingering.append(waiting)
             if self._linger is None:
                 self._linger = loop.call_later(_LINGER_S, self._stop_lingering)
         else:
-            self._waiting.append(waiting)
+            self._put_cheap(waiting)
             if not self._flush_is_due:
                 self._flush_is_due = True
                 loop.call_soon(self._flush)
+
+    def _put_cheap(self, waiting: _Waiting) -> None:
+        _put_in(self._waiting, waiting)
+        self._waiting_bytes += waiting.size_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -157,7 +179,8 @@ class Outbox:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        self._waiting += self._lingering
+        for waiting in self._lingering:
+            self._put_cheap(waiting)
         self._lingering.clear()
         self._flush()
 
@@ -171,7 +194,7 @@ class Outbox:
 
     def _send_costly(self) -> None:
         while self._costly and len(self._costly_calls) < _COSTLY_CALLS_MAX:
-            self._start(self._costly.take(0), self._costly_calls, self._send_costly)
+            self._start([self._costly.take()], self._costly_calls, self._send_costly)
 
     def _start(
         self, batch: list[_Waiting], calls: set[asyncio.Task[None]], go_on: Callable[[], None]
@@ -189,13 +212,26 @@ class Outbox:
         return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
 
     def _next_batch(self) -> list[_Waiting]:
+        """The next submissions within the bounds of a call; at least one."""
+        work_max, bytes_max = self._limits.batch_items_max, self._limits.batch_bytes_max
+        share_max = work_max / _SHARES
+        if self._waiting_bytes <= bytes_max and (all_of_it := self._waiting.take_all(share_max)):
+            self._waiting_bytes = 0
+            return all_of_it
         batch: list[_Waiting] = []
-        size_bytes = 0
-        while self._waiting and len(batch) < self._limits.batch_items_max:
-            size_bytes += self._waiting[0].size_bytes
-            if batch and size_bytes > self._limits.batch_bytes_max:
+        size_bytes, work = 0, 0.0
+        work_of: defaultdict[str, float] = defaultdict(float)
+        while self._waiting:
+            following = self._waiting.next
+            size_bytes += following.size_bytes
+            work += following.submission.cost
+            if following.address:
+                work_of[following.address] += following.submission.cost
+            is_over = work > work_max or work_of[following.address] > share_max
+            if batch and (is_over or size_bytes > bytes_max):
                 break
-            batch.append(self._waiting.popleft())
+            batch.append(self._waiting.take())
+            self._waiting_bytes -= following.size_bytes
         return batch
 
     async def _call(self, batch: list[_Waiting]) -> None:
@@ -246,9 +282,11 @@ class Outbox:
 
         Each further call may take as long, and what waits for it twice as long in all.
         """
-        waiting = [*self._waiting, *self._lingering, *self._costly.take(math.inf)]
-        self._waiting.clear()
+        waiting = list(self._lingering)
         self._lingering.clear()
+        self._waiting_bytes = 0
+        for turns in (self._waiting, self._costly):
+            waiting += [turns.take() for _ in range(len(turns))]
         self._settle(waiting, [UNAVAILABLE] * len(waiting))
 
     def _about(self, batch: list[_Waiting]) -> dict[str, object]:
@@ -260,3 +298,8 @@ class Outbox:
         for waiting, reply in zip(batch, replies, strict=True):
             if not waiting.reply.done():
                 waiting.reply.set_result(reply)
+
+
+def _put_in(turns: GroupedTurns[_Waiting], waiting: _Waiting) -> None:
+    submission = waiting.submission
+    turns.put(waiting.address or submission.source, submission.source, submission.cost, waiting)

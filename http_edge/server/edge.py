@@ -99,10 +99,7 @@ class Edge:
         placer: PlacerPort | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        """An edge that reaches its hosts through ``ports``; see ``start``.
-
-        Without a ``placer`` the owners of partitions never change.
-        """
+        """An edge of hosts at ``ports``; see ``start``. Without ``placer`` owners never change."""
         self._settings = settings
         self._web = _fetched_dids(settings.did_web, web.METHODS)
         self._agent_dids = _fetched_dids(settings.did_web, methods(clock))
@@ -115,6 +112,7 @@ class Edge:
             on_push=self.take_push,
             on_new_incarnation=self.host_forgot,
             measures=self._measures,
+            address_of=paying_address,
         )
         counts = _refusal_counts(settings.audit, clock, self._measures)
         self._refusals = RefusalLog(name, new_id(), counts, self._gateway)
@@ -142,11 +140,8 @@ class Edge:
             error_body=rejection_body,
         )
         self._listener = listener(self._routes(keys, resolver, clock), self._in_flight)
-        self._operators = listener(
-            [RouteGroup(DECENTRL, self._operator_routes(identities, clock))],
-            InFlight(settings.limits),
-            cors=False,
-        )
+        operators = RouteGroup(DECENTRL, self._operator_routes(identities, clock))
+        self._operators = listener([operators], InFlight(settings.limits), cors=False)
         self.operators_port = 0
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []

@@ -206,8 +206,9 @@ class Limits(Section):
     """Items that wait for one host, and by themselves the sessions of sockets that wait for any
     shard's owner; a client whose session does not fit connects again."""
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
-    """Items in one call to a host, which answers them together. One transaction may take several
-    calls, or a part of one."""
+    """Items in one call to a host, which answers them together, and their work; 1 is a message of
+    1 KiB, as for transaction_work_max. One client address gets a quarter of the work. One
+    transaction may take several calls, or a part of one."""
     batch_bytes_max: int = Field(default=MIB, ge=KIB, le=3 * MIB)
     """Bytes in one call to a host; a larger command travels alone. A host reads a call whole before
     the next one of the same edge, so a larger one delays those behind it and takes more memory."""

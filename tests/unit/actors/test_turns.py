@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.core.turns import Turns
+from actors.core.turns import GroupedTurns, Turns
 
 SENDERS = st.sampled_from("abcd")
 COSTS = st.sampled_from([1.0, 3.0, 40.0])
+PUTS = st.tuples(st.sampled_from("xyz"), SENDERS, COSTS)
 STEPS = st.lists(
     st.one_of(st.tuples(SENDERS, COSTS), st.sampled_from([0.0, 1.0, 10.0, 100.0])), max_size=80
 )
@@ -100,4 +101,56 @@ def test_everything_is_taken_once_and_that_of_one_sender_in_its_order(
     assert sorted(taken) == sorted(put)
     for _, mine in groupby(sorted(taken, key=lambda item: item[0]), key=lambda item: item[0]):
         numbers = [number for _, number in mine]
+        assert numbers == sorted(numbers)
+
+
+def test_a_group_gets_no_more_for_having_many_senders_and_in_it_they_take_turns() -> None:
+    turns: GroupedTurns[str] = GroupedTurns()
+    for number in range(60):
+        turns.put("crowd", f"member {number % 20}", 10, "crowd")
+    for _ in range(60):
+        turns.put("one", "alone", 10, "one")
+    assert Counter(turns.take() for _ in range(40)) == {"crowd": 20, "one": 20}
+    turns.put("crowd", "late", 10, "late in the crowd")
+    turns.put("later", "late", 10, "late")
+    assert turns.take() == "late"
+    assert "late in the crowd" in [turns.take() for _ in range(4)]
+
+
+def test_items_are_taken_all_at_once_as_they_came_if_they_cost_no_more_than_may_be_taken() -> None:
+    turns: GroupedTurns[int] = GroupedTurns()
+    for number, sender in enumerate("aab"):
+        turns.put(sender, sender, 10, number)
+    assert turns.take_all(29) == []
+    assert turns.take_all(30) == [0, 1, 2]
+    for number in range(3):
+        turns.put("a", "a", 10, number)
+    assert turns.take() == 0
+    assert turns.take_all(1_000) == []  # they have their turns by now
+    assert [turns.take(), turns.take(), len(turns)] == [1, 2, 0]
+
+
+@given(st.lists(st.one_of(PUTS, st.none(), st.sampled_from([1.0, 50.0])), max_size=80))
+def test_of_groups_everything_is_taken_once_and_that_of_one_sender_in_its_order(
+    steps: list[tuple[str, str, float] | float | None],
+) -> None:
+    turns: GroupedTurns[tuple[str, str, int]] = GroupedTurns()
+    put: list[tuple[str, str, int]] = []
+    taken: list[tuple[str, str, int]] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            put.append((*step[:2], number))
+            turns.put(*step, put[-1])
+        elif step is not None:
+            taken += turns.take_all(step)
+        elif turns:
+            coming = turns.next
+            taken.append(turns.take())
+            assert taken[-1] == coming
+        assert len(turns) == len(put) - len(taken)
+    taken += [turns.take() for _ in range(len(turns))]
+    assert sorted(taken) == sorted(put)
+    assert not turns._of
+    for _, mine in groupby(sorted(taken, key=lambda item: item[:2]), key=lambda item: item[:2]):
+        numbers = [number for *_, number in mine]
         assert numbers == sorted(numbers)

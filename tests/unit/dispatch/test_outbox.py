@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from actors.core.commands import CloseSession, Listen
 from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Refused, Reply
@@ -22,7 +23,9 @@ from http_edge.telemetry import request_id
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from tests.unit.dispatch.recording_host import RecordingHost
 
-LIMITS = Limits(outbox_items_max=100, batch_items_max=10, batch_bytes_max=1_000_000)
+LIMITS = Limits(outbox_items_max=200, batch_items_max=40, batch_bytes_max=1_000_000)
+SHARE = 10
+"""What one address may have of a call."""
 
 
 def held() -> RecordingHost:
@@ -39,9 +42,12 @@ def outbox(port: RecordingHost) -> Outbox:
     return Outbox("host-0", port, LIMITS, EdgeMeasures(), on_result=lambda _name, _result: None)
 
 
-async def sent(box: Outbox, *items: Submission) -> list[asyncio.Task[object]]:
+async def sent(
+    box: Outbox, *items: Submission, address: str | None = None
+) -> list[asyncio.Task[object]]:
     tasks: list[asyncio.Task[object]] = [
-        asyncio.get_running_loop().create_task(box.submit(each, 0)) for each in items
+        asyncio.get_running_loop().create_task(box.submit(each, 0, address=address))
+        for each in items
     ]
     for _ in range(5):
         await asyncio.sleep(0)
@@ -53,10 +59,10 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     box = outbox(port)
     first = await sent(box, item(b"a"))
     assert not box.is_idle
-    few = await sent(box, *[item(b"f", cost=COSTLY) for _ in range(23)])
+    few = await sent(box, *[item(b"%d" % (number % 6)) for number in range(23)])
     assert [len(call[0]) for call in port.held] == [1]
     many = await sent(box, item(b"m"))
-    assert [len(call[0]) for call in port.held] == [1, LIMITS.batch_items_max]
+    assert [len(call[0]) for call in port.held] == [1, 24]
     draining = asyncio.create_task(box.drained())
     port.answer(b"a")
     await sent(box)
@@ -287,3 +293,73 @@ async def test_costly_commands_travel_alone_a_few_at_once_and_their_senders_in_t
         port.answer(b"F")
         await sent(box)
     await asyncio.gather(*flood)
+
+
+async def test_an_address_with_many_senders_keeps_none_of_another_address_waiting() -> None:
+    port = held()
+    box = outbox(port)
+    flood = await sent(box, *[item(b"F%d" % n, cost=5) for n in range(150)], address="flood")
+    (late,) = await sent(box, item(b"late", cost=5), address="other")
+    port.held.pop(0)[1].set_result(None)
+    await sent(box)
+    assert b"late" in [one.source for one in port.held[-1][0]]
+    port.answer_all()
+    await asyncio.gather(late, *flood)
+    assert box.is_idle
+
+
+async def test_a_call_has_a_bound_of_work_and_a_quarter_of_it_for_each_address() -> None:
+    port = held()
+    box = outbox(port)
+    (first,) = await sent(box, item(b"0"))
+    rest = []
+    for address in ("a", "b", "c", "d", "e"):
+        rest += await sent(box, *[item(b"x", cost=5) for _ in range(4)], address=address)
+    await sent(box)
+    while port.held:
+        port.held.pop(0)[1].set_result(None)
+        await sent(box)
+    calls = [sum(one.cost for one in batch) for batch in port.batches[1:]]
+    assert sum(calls) == 100
+    assert max(calls) <= LIMITS.batch_items_max
+    await sent(box, item(b"1"), address="a")
+    alone = await sent(box, *[item(b"x", cost=5) for _ in range(4)], address="a")
+    assert [len(call[0]) for call in port.held] == [1]
+    port.answer(b"1")
+    await sent(box)
+    assert sum(one.cost for one in port.held[-1][0]) == SHARE
+    port.answer_all()
+    await asyncio.gather(first, *rest, *alone)
+
+
+async def test_what_one_sender_sends_from_an_address_leaves_in_its_order_whatever_waits() -> None:
+    port = held()
+    box = outbox(port)
+    await sent(box, item(b"0"))
+    costs = [5.0, 1.0, 7.0, 2.0, 6.0, 3.0]
+    mine: list[asyncio.Task[object]] = []
+    for cost in costs:
+        mine += await sent(box, item(b"mine", cost), address="a")
+        await sent(box, item(b"other", 5), item(b"third", 5), address="a")
+        await sent(box, item(b"elsewhere", 5), address="b")
+    port.answer_all()
+    await box.drained()
+    left = [one for batch in port.batches for one in batch]
+    assert [one.cost for one in left if one.source == b"mine"] == costs
+    assert len(left) == 1 + 4 * len(costs)
+    await asyncio.gather(*mine)
+
+
+async def test_the_end_of_a_session_follows_its_beginning_though_a_request_made_it_begin() -> None:
+    port = held()
+    box = outbox(port)
+    await sent(box, item(b"0"))
+    begins = Submission("shard-0", "did:x:me", b"", command=Listen("edge-0"), source=b"me")
+    ends = Submission("shard-0", "did:x:me", b"", command=CloseSession("edge-0"), source=b"me")
+    await sent(box, *[item(b"F", 5) for _ in range(20)], address="flood")
+    await sent(box, begins, address="flood")
+    await sent(box, ends)
+    port.answer_all()
+    await box.drained()
+    of_session = [one.command for batch in port.batches for one in batch if one.source == b"me"]
+    assert of_session == [begins.command, ends.command]
