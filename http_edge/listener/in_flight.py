@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Final, NamedTuple
 
+from http_edge.dids.fetched import may_take
 from http_edge.listener.connection import Connection
 from http_edge.listener.transfers import Pace, Transfer, Transfers
 from http_edge.settings.settings import Limits
@@ -41,6 +42,7 @@ class InFlight:
         )
         self.sockets: Counter[str] = Counter()
         self._limits = limits
+        self._requests_of: Counter[str] = Counter()
         self._bodies_of: Counter[str] = Counter()
         self._sockets_of: Counter[str] = Counter()
 
@@ -49,17 +51,35 @@ class InFlight:
         """Is there room for one more request?"""
         return not self.draining and self.requests < self._limits.commands_in_flight_max
 
+    def has_share_for(self, address: str) -> bool:
+        """May this client address take one more of the places that ``has_room`` says are free?"""
+        held = self._requests_of[address]
+        return may_take(held, self._limits.commands_in_flight_max - self.requests)
+
     def begin(
-        self, connection: Connection | None = None, body_bytes: int = 0
+        self, connection: Connection | None = None, body_bytes: int = 0, address: str = ""
     ) -> Token[_Current | None]:
-        """Count a request of this connection as in progress until ``end`` gets the token."""
-        self.requests += 1
-        return _CURRENT.set(_Current(self, connection, body_bytes))
+        """Count a request of this connection as in progress until ``end`` gets the token.
+
+        It counts for ``address`` as well, unless that is empty: it has no rate, and no share.
+        """
+        self.count(address, 1)
+        return _CURRENT.set(_Current(self, connection, body_bytes, address))
 
     def end(self, token: Token[_Current | None]) -> None:
         """End the request of this token from ``begin``: it is answered or has failed."""
+        current = _CURRENT.get()
+        assert current is not None
+        self.count(current.address, -1)
         _CURRENT.reset(token)
-        self.requests -= 1
+
+    def count(self, address: str, requests: int) -> None:
+        """Count so many requests of an address more, or less, as in progress."""
+        self.requests += requests
+        if address:
+            self._requests_of[address] += requests
+            if not self._requests_of[address]:
+                del self._requests_of[address]
 
     def has_room_for_body(self, address: str) -> bool:
         """May one more body of this client address arrive at the same time?"""
@@ -100,6 +120,7 @@ class _Current(NamedTuple):
     in_flight: InFlight
     connection: Connection | None
     body_bytes: int
+    address: str
 
 
 _CURRENT: Final[ContextVar[_Current | None]] = ContextVar("in_flight", default=None)
@@ -121,8 +142,8 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
     if (current := _CURRENT.get()) is None:
         yield
         return
-    in_flight, connection, _ = current
-    in_flight.requests -= 1
+    in_flight, connection, _, address = current
+    in_flight.count(address, -1)
     if connection is not None:
         connection.when_left = end
         if connection.has_left:
@@ -132,7 +153,7 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
     finally:
         if connection is not None:
             connection.when_left = None
-        in_flight.requests += 1
+        in_flight.count(address, 1)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from http_edge.listener.address_charge import (
     AddressRates,
     charge_body,
     charged_to,
+    paying_address,
     rate_of,
 )
 from http_edge.listener.bounded_server import BoundedServer
@@ -310,9 +311,12 @@ class HttpListener:
             try:
                 if not in_flight.has_room:
                     return self._reject(request, Rejection.TOO_BUSY)
+                payer = paying_address() or ""
+                if not in_flight.has_share_for(payer):
+                    return self._reject(request, Rejection.RATE_LIMITED)
                 charge_body(len(body))
                 started_s = perf_counter()
-                token = in_flight.begin(peer_of(request), len(body))
+                token = in_flight.begin(peer_of(request), len(body), payer)
                 try:
                     return await handle(request, body)
                 finally:

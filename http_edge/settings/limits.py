@@ -199,9 +199,10 @@ class Limits(Section):
     accepted before this was lowered."""
     commands_in_flight_max: int = Field(default=4_096, ge=1, le=COUNT_MAX)
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
-    less than a second of work. Half of them at most wait for the owner of a shard that has none, so
-    that the other shards are served; with several hosts, less than half for those that have not
-    answered for 2 s, and of reads of pages a quarter at most for each host."""
+    less than a second of work. One client address with a rate takes a quarter of those that stay
+    free: alone 820, above which 429. Half of them at most wait for the owner of a shard that has
+    none, so that the other shards are served; with several hosts, less than half for those that
+    have not answered for 2 s, and of reads of pages a quarter at most for each host."""
     outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
     """Items that wait for one host, and by themselves the sessions of sockets that wait for any
     shard's owner; a client whose session does not fit connects again."""

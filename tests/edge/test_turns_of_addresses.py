@@ -1,4 +1,4 @@
-"""What waits at an edge for one host: the addresses of clients take turns."""
+"""At an edge the addresses of clients take turns, and each has a share of the places."""
 
 from __future__ import annotations
 
@@ -43,3 +43,25 @@ async def test_a_command_does_not_wait_for_those_of_an_address_with_many_identit
         call.released.set()
         assert (await late).status == 200
         assert [answer.status for answer in await asyncio.gather(*sent)] == [200] * 13
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 5}}])
+async def test_an_address_takes_a_share_of_the_places_and_leaves_others_theirs(
+    mediator: Mediator, alice: Identity
+) -> None:
+    await mediator.register(alice)
+    in_flight = mediator.edges[0]._in_flight
+    begun = in_flight.begin(address="127.0.0.1")
+    try:
+        beyond = await mediator.send(alice, QUERY)
+        assert beyond.refusal == (429, "RATE_LIMITED")
+        assert beyond.headers["Retry-After"] == "1"
+        connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with (
+            aiohttp.ClientSession(connector=connector) as other,
+            other.post(mediator.url(), json=mediator.command(alice, QUERY)) as answer,
+        ):
+            assert answer.status == 200
+    finally:
+        in_flight.end(begun)
+    assert (await mediator.send(alice, QUERY)).status == 200

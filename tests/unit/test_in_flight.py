@@ -44,6 +44,24 @@ def test_a_request_holds_a_place_until_it_ends_and_none_while_it_only_waits() ->
         assert in_flight.requests == 0
 
 
+def test_an_address_takes_a_quarter_of_the_places_that_stay_free_and_none_while_it_waits() -> None:
+    in_flight = InFlight(Limits(commands_in_flight_max=10))
+    tokens = []
+    while in_flight.has_share_for("a"):
+        tokens.append(in_flight.begin(address="a"))
+    assert len(tokens) == 2
+    assert in_flight.has_share_for("b")
+    with parked():
+        assert in_flight.has_share_for("a")
+    assert not in_flight.has_share_for("a")
+    while tokens:
+        in_flight.end(tokens.pop())
+    assert not in_flight._requests_of
+    for _ in range(9):
+        assert in_flight.has_share_for("")  # it has no rate, and no share
+        in_flight.begin()
+
+
 def test_an_edge_that_stops_has_no_room() -> None:
     in_flight = InFlight(Limits())
     in_flight.draining = True
