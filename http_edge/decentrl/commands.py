@@ -67,6 +67,7 @@ from http_edge.listener.address_charge import (
     charge_body,
     charge_bytes,
     charge_unproven,
+    charge_work,
     is_owing,
     large_answer,
     page_turn,
@@ -204,6 +205,7 @@ class CommandEndpoint:
             answer, by = await self._reject(command, claim, result, len(body))
             return self._counted(answer, command, by)
         charge, work = costs(result.command)
+        charge_work(min(charge, work))
         submission = Submission(
             self._gateway.routes.partition_of(result.target_did),
             result.target_did,

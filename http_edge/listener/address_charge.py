@@ -34,6 +34,9 @@ PART_BYTES: Final = 4_096
 token. A second of per_address_per_s pays for 8 MiB: reading and packing them for an answer takes
 80 ms, and parsing the worst JSON of that length most of a core (``http_edge.crypto.strict_json``).
 """
+WORK_UNITS: Final = 4.0
+"""Units of a command (``actors.core.cost``) that cost one token: the writer of a host does 14,000 a
+second, and a second of per_address_per_s pays for about half of that, whatever the commands."""
 KEY_TOKENS: Final = 2
 """Tokens for each key that a message adds to a keylist or removes from it: some commands to the
 owner of the key, of 0.1 ms of a host and of an edge each, and a row that stays."""
@@ -241,6 +244,14 @@ def charge_keys(count: int) -> None:
     As for answers, the rate of each sender alone bounds nothing.
     """
     _CHARGE.get().take(KEY_TOKENS * count)
+
+
+def charge_work(units: float) -> None:
+    """Charge for the work of a proven command, the first units of which the request's token paid.
+
+    As for keys, the rate of each sender alone bounds nothing.
+    """
+    _CHARGE.get().take(max(0.0, units / WORK_UNITS - 1))
 
 
 def charge_body(size_bytes: int) -> None:

@@ -75,13 +75,13 @@ class Rates(Section):
     """
 
     per_address_per_s: float = Field(default=2_000, ge=0)
-    """Requests of one client address (IPv6: one /64). High, because one address may be that of
-    another mediator or a whole campus; below what one core verifies, so that one address cannot
-    take a whole core. A body, or a message on a socket, of 4 KiB or more costs one more token per
-    4 KiB (two if a Decentrl command has fractions or characters beyond U+FFFF), and so does an
-    answer to a proven client: at most 8 MB a second together. Each key that a wallet registers or
-    removes costs two more, each key agreement or signature check beyond two that opens a DIDComm
-    message one more."""
+    """Requests of one client address (IPv6: one /64). High, as one address may be that of another
+    mediator or a campus; below what one core verifies, so that none takes a whole core. A body, or
+    a message on a socket, of 4 KiB or more costs one more token per 4 KiB (two if a Decentrl
+    command has fractions or characters beyond U+FFFF), and so does an answer to a proven client: at
+    most 8 MB a second together. A Decentrl command of more than 4 units of work costs a token per
+    4, about half of a host. Each key that a wallet registers or removes costs two more, each key
+    agreement or signature check beyond two that opens a DIDComm message one more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature or timestamp, a nonce that was used before, no envelope, or an unknown

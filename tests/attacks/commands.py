@@ -26,6 +26,7 @@ _FILLING_BYTES: Final = 100_000
 _LARGE_RECORDS: Final = 240
 """So many of ``_EVENT_BYTES`` are just below ``limits.page_bytes_max``."""
 _MEMBERS: Final = 10
+_MANY: Final = 160
 _NOW_S: Final = 1_700_000_000
 
 
@@ -216,6 +217,19 @@ async def claiming_nonces(target: Target) -> AsyncIterator[None]:
     await target.flood(per_s * _MEMBERS, chain.from_iterable(zip(*of_each, strict=True)))
 
 
+async def saving_from_many(target: Target) -> AsyncIterator[None]:
+    """Save what is just cheap enough not to travel alone, as so many that none exceeds its rate."""
+    per_s, tags = 2_000 / _MANY, [f"{number:02}" for number in range(17)]
+    of_each = []
+    for number in range(_MANY):
+        account = await target.registered(f"one of many {number}")
+        did = account.identity.did
+        payloads = (saving([event(did, turn, tags)]) for turn in count())
+        of_each.append(await made_ready(account, payloads, _number(target, per_s)))
+    yield
+    await target.flood(per_s * _MANY, chain.from_iterable(zip(*of_each, strict=True)))
+
+
 async def reading_large_pages(target: Target) -> AsyncIterator[None]:
     """Ask for pages of megabytes of the own history, as large as one may be."""
     per_s, account = 20, await target.registered()
@@ -279,6 +293,13 @@ ATTACKS: Final = (
         about="a registered stranger saves events with tags, as many at once as it may",
         rate="59,535 tags/s",
         program=saving_tags,
+    ),
+    Attack(
+        name="save-from-many",
+        about="160 registered strangers of one address each save an event with 17 tags",
+        rate="2,000/s",
+        program=saving_from_many,
+        long_ago=True,
     ),
     Attack(
         name="save-events",

@@ -8,6 +8,7 @@ from tests.edge.identities import Identity
 from tests.edge.mediator import HandClock, Mediator
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
+NOW_S = 1_800_000_000
 RATE_LIMITED = (429, "RATE_LIMITED")
 
 
@@ -81,3 +82,31 @@ async def test_an_address_pays_for_a_repeated_command_as_for_one_without_a_signa
     assert (await mediator.post(command)).status == status
     repeated = [(await mediator.post(command)).refusal for _ in range(7)]
     assert repeated == [(401, "DUPLICATE_NONCE")] * 6 + [RATE_LIMITED]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10, "limited_answer_s": 0}}]
+)
+async def test_an_address_pays_for_the_work_of_commands_however_many_identities_send_them(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    """Of 100 tokens one of 15 units takes nearly four, and one of a few units its own."""
+    many = [Identity(f"one of many {number}") for number in range(30)]
+    for identity in many:
+        await mediator.register(identity)
+        clock.advance(20)
+    event = {
+        "sender_did": many[0].did,
+        "recipient_did": many[0].did,
+        "timestamp": NOW_S,
+        "payload": "x",
+        "encrypted_tags": [],
+    }
+    tagged = {**event, "encrypted_tags": [chr(ord("a") + number) for number in range(17)]}
+    statuses = [
+        (await mediator.do(identity, "SAVE_EVENTS", events=[tagged])).status for identity in many
+    ]
+    assert statuses == [200] * 26 + [429] * 4
+    clock.advance(60)
+    few = [(await mediator.do(one, "SAVE_EVENTS", events=[event])).status for one in many * 3]
+    assert few == [200] * 90
