@@ -17,6 +17,9 @@ from http_edge.settings.settings import Limits
 
 _BACKLOG: Final = 1_024
 _ACCEPTED_AT_ONCE: Final = 64
+_COPIES: Final = 8
+"""Copies of the listening socket that accept. From each uvloop accepts one connection in a turn of
+the loop, which is long under load: newcomers would wait for as many turns as others came before."""
 _KERNEL_BYTES: Final = 64 * 1024
 """Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
 _LINGER_S: Final = 1.0
@@ -52,7 +55,7 @@ class BoundedServer:
         self._limits = limits
         self._make_request = make_request
         self._linger_s = linger_s
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._runner: web.ServerRunner | None = None
 
     async def start(self, listening: socket.socket) -> None:
@@ -67,14 +70,16 @@ class BoundedServer:
         parts = server, self._connections, self._limits, self._malformed, loop, self._linger_s
         connect = partial(Connection, *parts)
         # The loop may accept up to ``backlog`` connections before the first of them is counted.
-        self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
+        each = _ACCEPTED_AT_ONCE // _COPIES
+        for accepting in [listening, *(listening.dup() for _ in range(1, _COPIES))]:
+            self._servers.append(await loop.create_server(connect, sock=accepting, backlog=each))
         listening.listen(_BACKLOG)
         self._connections.start()
 
     async def stop(self) -> None:
         """Stop accepting connections, and end the open ones."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._connections.stop()
