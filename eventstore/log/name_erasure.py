@@ -61,7 +61,7 @@ from eventstore.log.streams import is_erased_name, stream_of
 
 _ROWS: Final = 1_000
 _MS: Final = 1_000
-_MARK: Final = "names_erased_ms"
+NAMES_ERASED: Final = "names_erased_ms"
 """The mark of a log with the time of its newest whole pass, in Unix milliseconds."""
 _SCANNED_ROWS: Final = 100_000
 """The rows of which one query finds those that end an erasure: a fraction of a second."""
@@ -139,7 +139,7 @@ def is_pass_due(log: LogReader, every_s: float, now_ms: int) -> bool:
     Raises:
         LogUnavailable: the log cannot be read.
     """
-    return not 0 <= now_ms - int(log.settings().get(_MARK, "0")) < every_s * _MS
+    return not 0 <= now_ms - int(log.settings().get(NAMES_ERASED, "0")) < every_s * _MS
 
 
 def note_pass(log: EventLog, now_ms: int) -> None:
@@ -148,7 +148,7 @@ def note_pass(log: EventLog, now_ms: int) -> None:
     Raises:
         LogUnavailable: the log cannot be written.
     """
-    log.mark(_MARK, str(now_ms))
+    log.mark(NAMES_ERASED, str(now_ms))
 
 
 def without_names_of(

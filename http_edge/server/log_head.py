@@ -29,7 +29,7 @@ from http_edge.server.status_files import database_numbers, publish, status_path
 from http_edge.settings.settings import Settings
 
 _NAME: Final = "log-head.txt"
-_MARK: Final = "public_head"
+PUBLIC_HEAD: Final = "public_head"
 """The mark of a log with the head for strangers: since when it is, in Unix milliseconds, and it."""
 _MS: Final = 1_000
 _READ_AGAIN_MS: Final = 1_000
@@ -72,12 +72,12 @@ def renewed_head(log: EventLog, newest: bytes, every_s: float, now_ms: int) -> b
     if note is not None and 0 <= now_ms - since_ms < every_s * _MS:
         return note
     if every_s or note != newest:
-        log.mark(_MARK, f"{now_ms}\n{newest.decode()}")
+        log.mark(PUBLIC_HEAD, f"{now_ms}\n{newest.decode()}")
     return newest
 
 
 def _public(log: LogReader) -> tuple[int, bytes | None]:
-    since_ms, _, note = log.settings().get(_MARK, "0").partition("\n")
+    since_ms, _, note = log.settings().get(PUBLIC_HEAD, "0").partition("\n")
     return int(since_ms), note.encode() or None
 
 

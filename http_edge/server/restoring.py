@@ -26,6 +26,7 @@ from eventstore.log.databases import folder_name
 from eventstore.log.event_log import LogReader, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
+from eventstore.log.name_erasure import NAMES_ERASED
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, seam_of
 from eventstore.parquet.catalog import Catalog, catalog_of
@@ -49,8 +50,11 @@ from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import MEDIATOR_KEY
+from http_edge.server.log_head import PUBLIC_HEAD
 
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
+_LEFT_BEHIND: Final = {NAMES_ERASED, PUBLIC_HEAD}
+"""Marks about rows that the restored log may not have: what is cut away, or changed since."""
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
@@ -230,7 +234,8 @@ def _log_source(
         own = PublicKey(keys.signing_public).text
         # A log restored by an earlier release has no key until a mediator has served it.
         _check_key("the log", constants["mediator_did"], constants.get(MEDIATOR_KEY, own), own)
-        constants = {**constants, MEDIATOR_KEY: own}
+        kept = {name: value for name, value in constants.items() if name not in _LEFT_BEHIND}
+        constants = {**kept, MEDIATOR_KEY: own}
         if SEAM in constants:
             place = archive or (str(path.parent / "archive") if is_file else None)
             yield _both_sources(name, constants, log, place, keys, until)

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -20,20 +21,25 @@ from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.core.submissions import Submission
+from actors.host.clock import system_clock
 from actors.host.host import Host
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogUnfinished
 from eventstore.log.event_log import EventLog, PageBounds, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.log_format import record_format
+from eventstore.log.name_erasure import is_pass_due, note_pass
 from eventstore.log.seal import command_key, unpack_nonces
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
+from eventstore.parquet.tree import CHECKPOINT
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit
-from http_edge.server.exporting import exporter_of
+from http_edge.server.export_status import Reporter
+from http_edge.server.exporting import ContinuousExport, exporter_of
+from http_edge.server.log_head import renewed_head
 from http_edge.settings.settings import Export, Settings
 from tests.export.killed_restore import exit_code
 from tests.export.samples import whole_log
@@ -323,6 +329,31 @@ def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     late = restore(run, original.place, str(tmp_path / "other"), original.keys, "--as-of", "999999")
     assert late.code == Exit.USAGE
     assert f"ends at position {original.end}" in late.err
+
+
+def test_strangers_get_no_head_of_what_a_log_lost_when_it_was_restored(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    shutil.copytree(original.data_dir, tmp_path / "copy")
+    with closing(open_log(f"sqlite:{tmp_path}/copy/log.db")) as log:
+        lost = (original.place / CHECKPOINT).read_bytes()
+        renewed_head(log, lost, 3_600, system_clock())
+        note_pass(log, system_clock())
+    until = ("--as-of", str(original.end // 2))
+    source = f"sqlite:{tmp_path}/copy/log.db"
+    assert restore(run, source, str(tmp_path / "new"), original.keys, *until).code == Exit.OK
+    with closing(open_log(f"sqlite:{tmp_path}/new/log.db")) as log:
+        assert is_pass_due(log, 86_400, system_clock())
+    stopping, heads = threading.Event(), set[bytes]()
+
+    class Once(Reporter):
+        def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
+            stopping.set()
+
+    elsewhere = Export(to=str(tmp_path / "elsewhere"))
+    settings = Settings(data_dir=tmp_path / "new", did=MEDIATOR, export=elsewhere)
+    ContinuousExport(settings, Once(None, system_clock), on_head=heads.add).run(stopping)
+    assert heads == {(tmp_path / "elsewhere" / CHECKPOINT).read_bytes()}
 
 
 @pytest.mark.parametrize("before_us", [0, 400])
