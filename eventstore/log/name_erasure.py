@@ -22,6 +22,7 @@ appends and beside another pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -29,6 +30,7 @@ from uuid import UUID
 from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode_or_none
+from eventstore.log.errors import LogError
 from eventstore.log.event_contents import CONTENT_FIELDS
 from eventstore.log.event_log import ChangedRow, EventLog, LogReader, LogRow
 from eventstore.log.events import (
@@ -145,10 +147,10 @@ def is_pass_due(log: LogReader, every_s: float, now_ms: int) -> bool:
 def note_pass(log: EventLog, now_ms: int) -> None:
     """Let other processes find by ``is_pass_due`` that a whole pass was made now.
 
-    Raises:
-        LogUnavailable: the log cannot be written.
+    Do nothing if the log cannot be written, such as a backup: they then make a pass of their own.
     """
-    log.mark(NAMES_ERASED, str(now_ms))
+    with suppress(LogError):
+        log.mark(NAMES_ERASED, str(now_ms))
 
 
 def without_names_of(

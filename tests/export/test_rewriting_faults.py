@@ -16,7 +16,7 @@ from actors.host.clock import Clock
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import open_place
+from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
@@ -24,7 +24,9 @@ from http_edge.server import exporting
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport
 from http_edge.settings.settings import Archive, Export, Settings
-from tests.export.samples import Growing, catalog_of, whole_log
+from tests.export.leaving import played, read_ids
+from tests.export.samples import Growing, catalog_of, export_all, exporter, whole_log
+from tests.log.raw_sql import run_sql
 
 NOW_MS = 1_700_000_000_000
 
@@ -320,3 +322,17 @@ def test_processes_that_die_rewriting_export_what_waits_first_but_not_for_long(
     assert catalog_of(open_place(str(settings.export.to)), None).last == exported
     status = figures(settings.data_dir, None, NOW_MS + 400_000)
     assert (status["fault"], status["fault_age_s"]) == ("killed", 400)
+
+
+def test_erased_contents_leave_the_export_of_a_log_that_cannot_be_written(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    """Such as a backup that is read-only, a log of which a role may only read, or a full disk."""
+    history = played(log, 200)
+    export_all(log, place)
+    read_ids(history)
+    dsn = f"sqlite:{settings.data_dir / 'log.db'}"
+    full = "BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+    run_sql(dsn, f"CREATE TRIGGER full BEFORE INSERT ON settings {full}")
+    with closing(exporter(log, place)) as export:
+        assert export.take_out_erased().contents
