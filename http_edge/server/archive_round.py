@@ -47,6 +47,10 @@ _LOG = logging.getLogger(__name__)
 _MS: Final = 1_000
 _GIVE_WAY: Final = 10
 """Nice value: less priority than the export, for which others may be waiting."""
+_NOT_FROM_ARCHIVE: Final = (
+    "names of erased identities have left the log, but not its archive, which is not where the"
+    " settings say: unless poste export --watch writes it, run poste export compact --to its place"
+)
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 1024 * 1024
 
@@ -115,8 +119,8 @@ def erase_names(
     """Remove names of erased identities from a log whose rows stay, and from an earlier archive.
 
     Do nothing if any process has done so within ``export.erased_every_s``: another node, or
-    ``poste export --watch``, which these settings do not name. ``after_step`` as in
-    ``archive_once``.
+    ``poste export --watch``, which these settings do not name. Of an archive that these settings do
+    not name either, a warning says that it keeps the names. ``after_step`` as in ``archive_once``.
 
     Raises:
         KeyFileRefused, OSError, ExportError: as ``exporter_of``, if there is an archive.
@@ -126,13 +130,15 @@ def erase_names(
         if not is_pass_due(log, settings.export.erased_every_s, clock()):
             return
         is_file = settings.log_dsn.startswith("sqlite:")
-        if is_file and (seam_position(log) or settings.exported_place is not None):
+        if is_file and settings.exported_place is not None:
             place = open_place(settings.archive_place)
             _export_rest(settings, place, 0, after_step, clock, takes_out_erased=True, prunes=False)
             return
         work = NameErasure(log)
         while work.step():
             after_step()
+        if work.erased and seam_position(log):
+            _LOG.warning(_NOT_FROM_ARCHIVE)
         note_pass(log, clock())
 
 

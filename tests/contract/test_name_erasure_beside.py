@@ -19,8 +19,8 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.server.archive_round import archive_once, erase_names, run_beside
 from http_edge.server.archive_status import Reporter, figures, figures_by_database
 from http_edge.server.child_process import work_beside
-from http_edge.server.exporting import exporter_of
-from http_edge.settings.sections import Archive
+from http_edge.server.exporting import export_erasures, exporter_of
+from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settled
 from tests.contract.test_name_erasure_contract import naming
@@ -134,5 +134,32 @@ def test_names_leave_an_archive_to_which_no_rows_move_any_more(tmp_path: Path) -
         assert not naming(log, GONE.encode())
         assert is_sound(log)
     place = open_place(node.archive_place)
+    assert not [row for row in exported_log(place) if GONE.encode() in row.state]
+    assert findings(place) == []
+
+
+def test_names_leave_a_log_whose_archive_the_settings_no_longer_name_and_its_archive_once_named(
+    mediator: Mediator,
+    log: EventLog,
+    log_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = open_place(str(tmp_path / "export"))
+    known = settings_of(tmp_path / "one", log=log_url, export=Export(to=str(tmp_path / "export")))
+    archive_once(known, is_checked=True, clock=lambda: NOW_MS)
+    assert seam_position(log)
+    node = _node(tmp_path, "one", log_url)
+    erase_names(node, clock=lambda: NOW_MS)
+    assert not caplog.records
+    erase(mediator, GONE)
+    erase_names(node, clock=lambda: NOW_MS + 2 * DAY_MS)
+    assert not naming(log, GONE.encode())
+    assert is_sound(log)
+    (warning,) = caplog.messages
+    assert "poste export compact --to" in warning
+    with exporter_of(known, log, place) as exporter:
+        export_erasures(log, exporter)
+        exporter.take_out_erased()
     assert not [row for row in exported_log(place) if GONE.encode() in row.state]
     assert findings(place) == []
