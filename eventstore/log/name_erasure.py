@@ -65,6 +65,8 @@ _ROWS: Final = 1_000
 _MS: Final = 1_000
 NAMES_ERASED: Final = "names_erased_ms"
 """The mark of a log with the time of its newest whole pass, in Unix milliseconds."""
+_GRACE_S_MAX: Final = 3_600.0
+"""Most exports are rewritten in this time, and an exporter that was restarted makes a pass."""
 _SCANNED_ROWS: Final = 100_000
 """The rows of which one query finds those that end an erasure: a fraction of a second."""
 ALWAYS: Final = 2**63 - 1
@@ -136,12 +138,18 @@ def _is_bound(newest: LogRow) -> bool:
 
 
 def is_pass_due(log: LogReader, every_s: float, now_ms: int) -> bool:
-    """Has no process made a whole pass within ``every_s``? A time to come is of a clock ahead.
+    """Has no process made a whole pass within ``every_s`` and a grace?
+
+    An exporter's next pass begins ``every_s`` after it has rewritten its files, and this after the
+    mark; so the grace is an hour, or ``every_s`` if that is less. A time further to come than the
+    grace is of a clock that was ahead.
 
     Raises:
         LogUnavailable: the log cannot be read.
     """
-    return not 0 <= now_ms - int(log.settings().get(NAMES_ERASED, "0")) < every_s * _MS
+    grace_ms = min(every_s, _GRACE_S_MAX) * _MS
+    age_ms = now_ms - int(log.settings().get(NAMES_ERASED, "0"))
+    return not -grace_ms <= age_ms < every_s * _MS + grace_ms
 
 
 def note_pass(log: EventLog, now_ms: int) -> None:

@@ -23,7 +23,7 @@ from actors.archive.departure import Archived, Progress, let_rows_leave
 from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_seal
-from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
+from eventstore.log.errors import LockedElsewhere, LogError, RowsStay, SeamRefused, TurnLost
 from eventstore.log.event_log import LogReader
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.name_erasure import NameErasure, erased_identities, is_pass_due, note_pass
@@ -118,7 +118,7 @@ def erase_names(
 ) -> None:
     """Remove names of erased identities from a log whose rows stay, and from an earlier archive.
 
-    Do nothing if any process has done so within ``export.erased_every_s``: another node, or
+    Do nothing if ``is_pass_due`` says that another process has done so lately: another node, or
     ``poste export --watch``, which these settings do not name. Of an archive that these settings do
     not name either, a warning says that it keeps the names. ``after_step`` as in ``archive_once``.
 
@@ -135,8 +135,11 @@ def erase_names(
             _export_rest(settings, place, 0, after_step, clock, takes_out_erased=True, prunes=False)
             return
         work = NameErasure(log)
-        while work.step():
-            after_step()
+        try:
+            while work.step():
+                after_step()
+        except RowsStay:  # a row left or was changed meanwhile; the next round does the rest
+            return
         if work.erased and seam_position(log):
             _LOG.warning(_NOT_FROM_ARCHIVE)
         note_pass(log, clock())

@@ -425,9 +425,9 @@ class Export(Section):
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
     """Time that merged files stay, so that a rebuild that began before can finish reading them."""
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
-    """Interval at which names of erased identities leave the log, exported or not, and files are
-    rewritten without them and contents erased since; 0 is never. Merges drop most contents earlier.
-    Replaced files stay for replaced_kept_s. With export.to, also an hour after each start."""
+    """Interval at which names of erased identities leave the log (an hour more without export), and
+    files are rewritten without them and contents erased since; 0: never. Merges drop most contents
+    earlier. Replaced files stay for replaced_kept_s. With export.to, also an hour after a start."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
