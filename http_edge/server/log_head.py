@@ -32,6 +32,7 @@ _NAME: Final = "log-head.txt"
 PUBLIC_HEAD: Final = "public_head"
 """The mark of a log with the head for strangers: since when it is, in Unix milliseconds, and it."""
 _MS: Final = 1_000
+_CLOCKS_DIFFER_MS: Final = 60_000
 _READ_AGAIN_MS: Final = 1_000
 _CACHED_S_MAX: Final = 60
 """A head that is renewed each hour may be a minute older."""
@@ -63,13 +64,14 @@ def renewed_head(log: EventLog, newest: bytes, every_s: float, now_ms: int) -> b
     """The head for strangers: ``newest`` if they had the one before for ``every_s``.
 
     That time begins anew also if nothing was sealed in it: else the next change, whenever it came,
-    would show when the first seal was made. A time to come is of a clock that was ahead.
+    would show when the first seal was made. Clocks of nodes differ a little; a time more than a
+    minute to come is of a clock that was ahead.
 
     Raises:
         LogUnavailable: the log cannot be read or written.
     """
     since_ms, note = _public(log)
-    if note is not None and 0 <= now_ms - since_ms < every_s * _MS:
+    if note is not None and every_s and -_CLOCKS_DIFFER_MS <= now_ms - since_ms < every_s * _MS:
         return note
     if every_s or note != newest:
         log.mark(PUBLIC_HEAD, f"{now_ms}\n{newest.decode()}")

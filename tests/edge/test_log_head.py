@@ -126,6 +126,7 @@ def test_a_head_is_renewed_once_in_an_interval_for_all_nodes_alike(tmp_path: Pat
 
         assert public_head(one) is None
         assert shown(one, 3, 0) == 3
+        assert shown(two, 4, -60) == 3  # by a clock that is behind
         assert shown(two, 4, hour_s - 0.001) == 3
         assert shown(one, 4, hour_s) == 4
         assert shown(one, 4, 2 * hour_s) == 4
@@ -133,3 +134,4 @@ def test_a_head_is_renewed_once_in_an_interval_for_all_nodes_alike(tmp_path: Pat
         assert shown(two, 5, 3 * hour_s) == 5
         assert shown(one, 6, 1) == 6  # by a clock that is no longer ahead
         assert [shown(one, size, 2, every_s=0) for size in (7, 8)] == [7, 8]
+        assert shown(two, 9, 1, every_s=0) == 9
