@@ -68,8 +68,9 @@ def erase(
     Its registration, contracts, connection and keylist end at once. Its waiting items, saved events
     and public events are erased in small steps, so that other clients need not wait. The log keeps
     only that there was a message, its time and its size: names leave the rows of the log and of its
-    export within a day (at once with poste export compact, or with poste log erase-names if nothing
-    is exported). Copies elsewhere stay; the guide lists them on its page about erasure requests.
+    export in about a day (at once with poste export compact, or with poste log erase-names if
+    nothing is exported). Copies elsewhere stay; the guide lists them on its page about erasure
+    requests.
     """
     settings, records = loaded.settings, 0
     existing_keys(settings)  # they sign the receipt

@@ -173,7 +173,7 @@ class DidComm(Section):
     each further key costs the sender's address as much as a message that proves nothing."""
     forward_delay_s_max: float = Field(default=60, ge=0, le=600)
     """Longest delay of the messages of a forward that its sender may request (delay_milli of
-    routing 2.0). A restart of the host ends it early: the messages are stored, and it is not."""
+    routing 2.0). Messages are stored, delays are not: a restart of the host ends these early."""
     unknown_recipient: Literal["accept", "refuse", "report"] = "accept"
     """Answer to a forward to a key or DID that no agent registered, in both versions of DIDComm.
     accept: the same answer as for any other, after the same time and at the same price, so that no
