@@ -97,7 +97,7 @@ async def test_a_round_comes_as_soon_as_any_part_of_its_work_is_due(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
     sections: dict[str, Any] = {"archive": {"every_s": 604_800, "keep_s": 1}, "export": {}}
-    sections[often[0]][often[1]] = 0.001
+    sections[often[0]][often[1]] = 0.01
     settings = Settings(data_dir=tmp_path, **sections)
     async with asyncio.timeout(WAIT_S):
         await keep_archiving(settings, stopping, None, first_s=0)
