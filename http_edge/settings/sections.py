@@ -330,8 +330,7 @@ class Outbound(Section):
     they answer quickly again. These are in addition to in_flight_max."""
     slow_s: Duration = Field(default=1, le=60)
     """An answer that takes longer is slow. Agents answer within some tens of milliseconds; a
-    delivery occupies a normal place no longer than this, its look-up until the name service has
-    answered."""
+    delivery has a normal slot no longer, its look-up until the name service has answered."""
     in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
     """Deliveries in progress at once to one address, for new, for slow and for all other endpoints,
     so that no client makes this server flood another; and look-ups of one name."""

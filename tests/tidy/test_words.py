@@ -57,6 +57,7 @@ INSTEAD_OF_PHRASES = {
     r"\bown_hosts?\b|\bOwnHost": "dedicated host",
     r"\b\w+Front\b": "…Endpoint",
     r"\bposte_resident_(?:identities|bytes)\b": "poste_cached_…",
+    r"\bnormal places?\b": "normal slot",
     r"\bimport (\w+) as \1s\b": "two names for one thing",
 }
 
