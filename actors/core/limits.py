@@ -8,6 +8,9 @@ import msgspec
 
 TIMESTAMP_WINDOW_MS_MAX: Final = 3_600_000
 """The widest timestamp window that a mediator may be given."""
+DECISION_S_MAX: Final = 5.0
+"""From the time that its events carry to its append, a transaction may take so long: a hundred
+times what it usually takes. An export counts on it to say until when it is complete."""
 
 
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):

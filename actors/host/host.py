@@ -10,12 +10,15 @@ decides the answer:
   batch is stored, the edge sends its commands to the new owner. If no other owner is there, the
   log is at fault, which the host reports;
 - any other failure: the outcome is unknown, and all touched states are read from the log again.
+
+A transaction that took longer than ``DECISION_S_MAX`` to decide is not appended: its events carry
+the time at which it began, and an export may have said by now that it is complete until then.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -24,15 +27,14 @@ from msgspec.structs import replace
 from actors.core.charges import Charges
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
-from actors.core.leases import HELD_BACK, Lease
-from actors.core.limits import HostLimits
+from actors.core.limits import DECISION_S_MAX, HostLimits
 from actors.core.nonces import Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
 from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
-from actors.host.clock import Ahead, Clock, NewId
+from actors.host.clock import Ahead, Clock, NewId, uptime_s
 from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk
 from actors.host.log_outage import LogOutage, reason
 from actors.host.measures import CommandRates, HostMeasures, HostStats
@@ -42,7 +44,7 @@ from actors.host.ownership import Ownership
 from actors.host.pages import PageReader
 from actors.host.partition_moves import PartitionMoves
 from actors.host.session_registry import SessionRegistry
-from actors.host.state_cache import CachedIdentity, StateCache
+from actors.host.state_cache import StateCache
 from actors.host.transaction import Outcome, Transaction, request_ids
 from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
@@ -50,9 +52,6 @@ from eventstore.log.event_log import DueSnapshot, EventLog
 
 _LOG = logging.getLogger(__name__)
 _SWEEP_MS = 60_000
-_MEASURE_MS = 3_000
-_DAMAGED_MS: Final = 600_000
-"""A damaged envelope is held back for this long: it may have been put back by then."""
 _MORE_PAGES: Final = 16
 """Pages of damaged envelopes alone that one question passes over; each is a transaction."""
 
@@ -72,17 +71,20 @@ class Host:
         is_placed: bool = False,
         measure_disk: MeasureDisk = unknown_disk,
         ahead_ms: Ahead = lambda: 0,
+        uptime_s: Callable[[], float] = uptime_s,
     ) -> None:
         """A host that owns nothing yet; see ``assign``.
 
         The salts of contents are derived from ``secret``, which is stored nowhere.
         ``is_placed``: a placer assigns partitions, so an identity may leave its shard and return;
         the host serves it only under the partition that its state names. The host calls
-        ``measure_disk`` at most once a second, for the disk of the log.
+        ``measure_disk`` at most once a second, for the disk of the log. ``uptime_s`` tells seconds
+        that pass whatever the clock does.
         """
         self._log = log
         self._limits = limits
-        self._clock, self._ahead_ms = clock, ahead_ms
+        self._clock, self._ahead_ms, self._uptime_s = clock, ahead_ms, uptime_s
+        self._append_until_s = 0.0
         self._new_id, self._secret = new_id, secret
         self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
@@ -94,7 +96,6 @@ class Host:
         self._is_placed = is_placed
         self._swept_ms = 0
         self._looked_ms = clock()
-        self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[DueSnapshot] = []
         self.outage = LogOutage(clock)
         self.moves = PartitionMoves(
@@ -108,7 +109,7 @@ class Host:
         self.stats = HostStats(name)
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
-        self.rates = CommandRates(limits.dedicate_above_commands_per_s)
+        self.rates = CommandRates(limits.dedicate_above_commands_per_s, self._looked_ms)
 
     def assign(self, names: Sequence[str]) -> None:
         """Own these partitions from now on: claim each one in the log, in one append.
@@ -144,6 +145,7 @@ class Host:
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[list[Reply], list[tuple[str, Push]], list[int]]:
         """Run one transaction; also return the numbers of deliveries of damaged envelopes alone."""
+        self._append_until_s = self._uptime_s() + DECISION_S_MAX
         now_ms = self.now_ms()
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
@@ -172,24 +174,14 @@ class Host:
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
             if outcome.cached is not None and outcome.cached.damaged:
-                self._set_aside(outcome.cached, now_ms)
+                self.measures.damaged.add(count=len(outcome.cached.damaged))
+                self._registry.set_aside(outcome.cached.did, outcome.cached.take_damaged(), now_ms)
                 if outcome.leasing is not None and isinstance(reply, Refused):
                     passed.append(number)
             self._registry.follow(submission, reply)
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
         return replies, pushes, [] if transaction.log_failed else passed
-
-    def _set_aside(self, cached: CachedIdentity, now_ms: int) -> None:
-        """Hold damaged envelopes back, or a session that takes one at a time would get no other."""
-        self.measures.damaged.add(count=len(cached.damaged))
-        waiting = cached.state.messages
-        ids = [i for i in cached.state.envelopes if waiting[i].version in cached.damaged]
-        if ids:
-            # Where too many messages are held back already, the session's lease keeps these.
-            lease = Lease(HELD_BACK, now_ms + _DAMAGED_MS)
-            self._registry.leases.grant(cached.did, ids, lease)
-        cached.damaged = set()
 
     @property
     def sessions(self) -> Sessions:
@@ -211,7 +203,7 @@ class Host:
         now_ms = self.now_ms()
         due = self._due_snapshots + self.cache.passivate(now_ms, self._ownership.owned)
         self._due_snapshots = []
-        self._measure(now_ms)
+        self.rates.report(now_ms, self.stats)
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
             self._registry.sweep(now_ms)
@@ -229,15 +221,6 @@ class Host:
             due += self._registry.pushes(did, EnvelopesWaiting())
         return due
 
-    def _measure(self, now_ms: int) -> None:
-        measured_ms, commits, commands = self._measured
-        if now_ms - measured_ms >= _MEASURE_MS:
-            elapsed_s = (now_ms - measured_ms) / 1000
-            self.stats.commits_per_s = round((self.stats.commits - commits) / elapsed_s, 1)
-            self.stats.commands_per_s = round((self.stats.commands - commands) / elapsed_s, 1)
-            self.rates.end_window(elapsed_s)
-            self._measured = (now_ms, self.stats.commits, self.stats.commands)
-
     def forget_everything(self) -> None:
         """Drop all that is in memory; partitions are read from the log and claimed again."""
         for name in list(self._ownership.owned):
@@ -248,13 +231,9 @@ class Host:
     def snapshot_stats(self) -> HostStats:
         """Update the counters with what the host holds now, and return them."""
         self.stats.partitions = sorted(self._ownership.owned)
-        self.stats.activations = self.cache.activations
-        self.stats.cached_identities = len(self.cache)
-        self.stats.cached_bytes = self.cache.bytes
+        self.cache.count_in(self.stats)
         self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
-        self.stats.leases = len(self._registry.leases)
-        self.stats.sessions = len(self.sessions)
-        self.stats.live_sessions = self.sessions.live
+        self._registry.count_in(self.stats)
         self.stats.short_of_disk = self.disk.look(self.now_ms())
         self.stats.free_bytes = self.disk.free_bytes
         return self.stats
@@ -276,7 +255,7 @@ class Host:
             self._registry.set_back(back_ms)
             self.cache.set_back(back_ms)
             self._swept_ms -= back_ms
-            self._measured = (self._measured[0] - back_ms, *self._measured[1:])
+            self.rates.set_back(back_ms)
         self._looked_ms = now_ms
         return now_ms
 
@@ -361,6 +340,8 @@ class Host:
             page_bytes_max=transaction.page_bytes_max,
             ahead_ms=transaction.ahead_ms,
         )
+        if self._is_late:
+            return Outcome(UNAVAILABLE)  # what was read stays in memory: it may be sent again
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
             # A refusal stores no nonce if the target has no state or another identity sent it.
@@ -412,6 +393,8 @@ class Host:
         """Append a transaction to the log; return why it was not stored, or None."""
         if transaction.is_empty:
             return self._prove(transaction)
+        if self._is_late:
+            return self._give_up(transaction)
         rows, events = transaction.sealed()
         depths = transaction.depths()
         started = perf_counter()
@@ -444,6 +427,20 @@ class Host:
             if snapshot is not None:
                 self._due_snapshots.append(snapshot)
         return None
+
+    @property
+    def _is_late(self) -> bool:
+        return self._uptime_s() > self._append_until_s
+
+    def _give_up(self, transaction: Transaction) -> Refusal:
+        """Drop a transaction that took too long, of which nothing is stored."""
+        ids = request_ids(transaction.items)
+        _LOG.warning("decided for too long to append", extra={"request_ids": ids})
+        self._undo(transaction)
+        self._nonces.give_back(transaction)
+        for did in transaction.touched:
+            self.cache.drop(did)
+        return Refusal.TEMPORARILY_UNAVAILABLE
 
     def _prove(self, transaction: Transaction) -> Refusal | None:
         """Check that this host still owns the partitions, so that answers without an append count.
@@ -488,9 +485,12 @@ class Host:
         # Nothing of the transaction is in the log, so the new owners can run the same commands.
         return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
 
-    def _forget(self, transaction: Transaction) -> None:
+    def _undo(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
         self._registry.undo(transaction.leased, transaction.touched)
+
+    def _forget(self, transaction: Transaction) -> None:
+        self._undo(transaction)
         self._unknown.note(transaction)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)

@@ -258,16 +258,18 @@ class HostMeasures:
 
 
 _REPORTED_MAX: Final = 16
+_WINDOW_MS: Final = 3_000
 RELEASED_BELOW: Final = 0.25
 """Fraction of the rate for dedication; low enough that an identity does not come and go."""
 
 
 class CommandRates:
-    """Commands per second of the busiest identities, over the last window."""
+    """Commands per second, also of the busiest identities, and commits, over the last window."""
 
-    def __init__(self, above_per_s: float) -> None:
+    def __init__(self, above_per_s: float, now_ms: int) -> None:
         """Start without commands; ``above_per_s`` is the rate for dedication, 0 to count none."""
         self._least_per_s = above_per_s * RELEASED_BELOW
+        self._begun_ms, self._commits, self._commands = now_ms, 0, 0
         self._counts: dict[str, int] = {}
         self.reported: Mapping[str, float] = {}
         """Commands per second by DID. Replaced, never changed: any thread may read it."""
@@ -277,8 +279,18 @@ class CommandRates:
         if self._least_per_s and is_known:
             self._counts[did] = self._counts.get(did, 0) + 1
 
-    def end_window(self, elapsed_s: float) -> None:
-        """Report the rates of the window, which took ``elapsed_s``, and begin the next one."""
+    def set_back(self, back_ms: int) -> None:
+        """Let the window have begun so much earlier: the clock was set back."""
+        self._begun_ms -= back_ms
+
+    def report(self, now_ms: int, stats: HostStats) -> None:
+        """Report the rates of the window if it is over, also in ``stats``, and begin the next."""
+        if now_ms - self._begun_ms < _WINDOW_MS:
+            return
+        elapsed_s = (now_ms - self._begun_ms) / 1000
+        stats.commits_per_s = round((stats.commits - self._commits) / elapsed_s, 1)
+        stats.commands_per_s = round((stats.commands - self._commands) / elapsed_s, 1)
+        self._begun_ms, self._commits, self._commands = now_ms, stats.commits, stats.commands
         counts, self._counts = self._counts, {}
         least = self._least_per_s * elapsed_s
         busiest = nlargest(_REPORTED_MAX, ((n, did) for did, n in counts.items() if n >= least))

@@ -158,7 +158,8 @@ class Ownership:
             sealed_ms = max(p.at_ms for p in claimed)
             until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
             self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
-        seals = [p.seal([], [], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
+        at_ms = self._clock()  # reading may have taken long; see ``DECISION_S_MAX``
+        seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self._window_ms) for p in claimed]
         self._claims_tried.update((p.name, p.place) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
         for partition in claimed:

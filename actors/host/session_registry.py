@@ -38,8 +38,11 @@ from actors.core.replies import (
 )
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
 from actors.core.submissions import Submission
+from actors.host.measures import HostStats
 from eventstore.log.events import MessagesRemoved
 
+_DAMAGED_MS: Final = 600_000
+"""A damaged envelope is held back for this long: it may have been put back by then."""
 _ABOUT_SESSIONS: Final = frozenset(
     {
         *(CloseSession, DeliverMessages, EndAccount, EndLive, ExpireRecords, Listen, OpenSession),
@@ -137,6 +140,18 @@ class SessionRegistry:
         for did, leasing in leased:
             self.leases.end(did, leasing.message_ids)
         self._offered_again.update(touched)
+
+    def set_aside(self, did: str, damaged: Sequence[str], now_ms: int) -> None:
+        """Hold damaged envelopes back, or a session that takes one at a time would get no other."""
+        if damaged:
+            # Where too many messages are held back already, the session's lease keeps these.
+            self.leases.grant(did, damaged, Lease(HELD_BACK, now_ms + _DAMAGED_MS))
+
+    def count_in(self, stats: HostStats) -> None:
+        """Set the figures of leases and sessions."""
+        stats.leases = len(self.leases)
+        stats.sessions = len(self.sessions)
+        stats.live_sessions = self.sessions.live
 
     def lose_leases(self) -> None:
         """End all leases but those of delayed messages, and offer these messages again."""

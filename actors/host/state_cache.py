@@ -40,6 +40,7 @@ from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
 from actors.core.message_queue import lost
 from actors.core.retention import due_times, lapsed
+from actors.host.measures import HostStats
 from actors.host.owned_partition import OwnedPartition
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow, LogError, UnknownTopic
@@ -98,6 +99,11 @@ class CachedIdentity(msgspec.Struct, gc=True):
     """The fields of ``depth``, apart from sizes, that the log has; a failed append drops them."""
     unlisted: int = 0
     """The version of the erasure whose saved events were found to be on no list any more."""
+
+    def take_damaged(self) -> list[str]:
+        """The ids of envelopes that were left out of a page since this was last called."""
+        waiting, damaged, self.damaged = self.state.messages, self.damaged, set()
+        return [i for i in self.state.envelopes if waiting[i].version in damaged]
 
     def listed(self, log: EventLog) -> Listed:
         """Where the saved events that an erasure is about to erase are listed.
@@ -189,6 +195,12 @@ class StateCache:
     def __len__(self) -> int:
         """How many identities are in memory."""
         return len(self._cached)
+
+    def count_in(self, stats: HostStats) -> None:
+        """Set the figures of identities in memory."""
+        stats.activations = self.activations
+        stats.cached_identities = len(self)
+        stats.cached_bytes = self.bytes
 
     def peek(self, did: str) -> Identity | None:
         """The state of an identity if it is in memory; this does not count as a use."""

@@ -247,7 +247,7 @@ class Limits(Section):
     """Largest difference between the clock of this machine and that of PostgreSQL. A node with a
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock
     sets the times of events and decides when retention removes something. In a cluster with
-    export.to: more than 0, and at most half of export.settled_s."""
+    export.to: more than 0, and so small that export.settled_s has room for twice that."""
     move_wait_s_max: Duration = Field(default=10, le=600)
     """Time that a command waits until its shard has an owner or its host has returned; then 503. A
     planned move takes a fraction of a second; the start of a host or the loss of a node takes

@@ -431,8 +431,9 @@ class Export(Section):
     """Seconds for which earlier versions of the exported table can be opened by number. Files
     merged since then stay only for replaced_kept_s. Each step makes a version."""
     settled_s: float = Field(default=60, ge=10, le=3_600)
-    """Seconds after which a recorded event is in the log: more than appends take (to SQLite up to
-    30) and clocks differ. An export is complete until then, or before an append under way."""
+    """Seconds after which a recorded event is in the log, or its append waits there. At least 30
+    with SQLite, else 5 and postgres.connect_s_max for each server and once more; in a cluster also
+    twice clock_off_s_max. An export is complete until then, or before an append under way."""
     complete_every_s: Duration = Field(default=60, le=86_400)
     """Interval at which an idle export says anew until when it is complete."""
     head_every_s: float = Field(default=3_600, ge=0, le=31_536_000)

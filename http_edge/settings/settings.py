@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from pydantic import Field, model_validator
 
+from actors.core.limits import DECISION_S_MAX
 from http_edge.settings.limits import Limits
 from http_edge.settings.push import Push
 from http_edge.settings.sections import (
@@ -45,6 +46,7 @@ from http_edge.settings.value_types import (
     at_most,
     contradiction,
     did_web,
+    servers_of,
     split_listen,
     unfit,
 )
@@ -72,7 +74,8 @@ __all__ = [
 
 _SQLITE_APPEND_S_MAX: Final = 30
 """An append waits for other processes as long as SQLite's busy time-out (``sqlite_connections``),
-before that perhaps for a removal in its own process that waits as long, and takes its own time."""
+before that perhaps for a removal in its own process that waits as long, and takes its own time. The
+rest is for its decision (``DECISION_S_MAX``)."""
 
 
 class Settings(Section):
@@ -173,20 +176,23 @@ class Settings(Section):
 
     def _require_settled(self) -> None:
         """Refuse appends, or clocks of nodes, by which an export is called complete too early."""
-        settled, settled_s = "export.settled_s", self.export.settled_s
-        if self.log_dsn.startswith("sqlite:") and settled_s < _SQLITE_APPEND_S_MAX:
-            raise unfit(settled, f"at least {_SQLITE_APPEND_S_MAX} with a log in SQLite")
-        # An append that waits for a connection is not yet one that PostgreSQL has under way.
-        if self.postgres.connect_s_max > settled_s:
-            raise contradiction("postgres.connect_s_max", settled)
-        if self.node_address is None or self.export.to is None:
-            return
-        name, off_s_max = "limits.clock_off_s_max", self.limits.clock_off_s_max
-        if not off_s_max:
-            raise unfit(name, "more than 0 in a cluster with export.to")
-        # One node's clock may be ahead of the database's by as much as another one's is behind.
-        if 2 * off_s_max > settled_s:
-            raise contradiction(name, settled, 2)
+        if self.log_dsn.startswith("sqlite:"):
+            least_s, why = float(_SQLITE_APPEND_S_MAX), "a log in SQLite"
+        else:
+            # An append that waits for a connection is not yet one that PostgreSQL has under way.
+            # Before it tries each server, the one that it has may not answer.
+            tried = 1 + max(map(servers_of, self.log_dsns))
+            least_s = DECISION_S_MAX + tried * self.postgres.connect_s_max
+            why = f"{tried} times postgres.connect_s_max"
+        if self.node_address is not None and self.export.to is not None:
+            name, off_s_max = "limits.clock_off_s_max", self.limits.clock_off_s_max
+            if not off_s_max:
+                raise unfit(name, "more than 0 in a cluster with export.to")
+            # One node's clock may be ahead of the database's by as much as another one's is behind.
+            least_s += 2 * off_s_max
+            why += f" and 2 times {name}"
+        if self.export.settled_s < least_s:
+            raise unfit("export.settled_s", f"at least {least_s:g} with {why}")
 
     @property
     def has_placer(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -111,6 +111,14 @@ def _log_address(log: str) -> str:
         if parts.scheme == "sqlite" and parts.netloc:
             raise ValueError(log)  # sqlite://name/log.db: a host, where a directory was meant
     return log
+
+
+def servers_of(url: str) -> int:
+    """How many servers the URL of a database names, as ``PostgresConnections`` tries them."""
+    parts = urlsplit(url)
+    lists = [parts.netloc.rpartition("@")[2]]
+    lists += [value for name, value in parse_qsl(parts.query) if name in {"host", "hostaddr"}]
+    return 1 + max(each.count(",") for each in lists)
 
 
 LogAddress: TypeAlias = Annotated[

@@ -89,7 +89,8 @@ class ExportTimes(NamedTuple):
     It keeps files that a compaction replaced for ``replaced_kept_s``, and the log of the table's
     older versions, which are opened by their number, for ``versions_kept_s``. All events
     recorded ``settled_s`` before the oldest append under way began are in the log: that is longer
-    than an event takes to its append and than clocks differ. An idle exporter says every
+    than an event takes to its append (``DECISION_S_MAX`` of a host, and its wait for a connection)
+    and twice what clocks differ from the database's. An idle exporter says every
     ``complete_every_s`` until when the export is complete.
     """
 

@@ -357,11 +357,11 @@ async def test_with_any_load_as_the_bound_every_identity_is_dedicated_while_it_i
     cluster.new_placer(above_per_s=ANY_LOAD_PER_S)
     await cluster.settle()
     for host in cluster.hosts.values():
-        host._host.rates = CommandRates(ANY_LOAD_PER_S)
+        host._host.rates = CommandRates(ANY_LOAD_PER_S, host._host.now_ms())
     used, unused = DIDS[0], DIDS[1]
     await reply_to(cluster, used, OpenSession(EDGE))
     for host in cluster.hosts.values():
-        host._host.rates.end_window(3.0)
+        host._host.rates.report(host._host.now_ms() + 3_000, host._host.stats)
     assert await hosts_after_a_while(cluster) == [dedicated_host_name(used, "a")]
     assert await serves(cluster, used)
     assert await serves(cluster, unused)

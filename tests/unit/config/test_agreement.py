@@ -109,8 +109,14 @@ def test_as_many_identities_as_may_be_dedicated_can_be_named_each_more_than_once
     [
         ("sqlite:///srv/log.db", 2 * BUSY_TIMEOUT_S, False),
         ("sqlite:///srv/log.db", 30, True),
-        ("postgresql://a", 9, False),
-        ("postgresql://a", 10, True),
+        ("postgresql://a", 14, False),
+        ("postgresql://a", 15, True),
+        ("postgresql://user:a,b@a:1,b:2,c:3/d", 24, False),
+        ("postgresql://user:a,b@a:1,b:2,c:3/d", 25, True),
+        ("postgresql:///d?host=a,b&hostaddr=::1,::2", 19, False),
+        ("postgresql:///d?host=a,b&hostaddr=::1,::2", 20, True),
+        ("postgresql://a/d postgresql://b,c/d", 19, False),
+        ("postgresql://a/d postgresql://b,c/d", 20, True),
     ],
 )
 def test_no_export_is_called_complete_until_a_time_whose_appends_may_still_wait(
@@ -125,9 +131,11 @@ def test_no_export_is_called_complete_until_a_time_whose_appends_may_still_wait(
 
 
 def test_an_export_waits_for_appends_as_long_as_these_may_for_a_connection() -> None:
-    given = {"log": "postgresql://a", "export.settled_s": "12", "postgres.connect_s_max": "13"}
+    given = {"log": "postgresql://a", "export.settled_s": "30", "postgres.connect_s_max": "13"}
     with pytest.raises(SettingRefused) as refused:
         load_settings(given, {})
     assert str(refused.value) == (
-        "postgres.connect_s_max from command line: expected at most export.settled_s"
+        "export.settled_s from command line: expected at least 31 with 2 times"
+        " postgres.connect_s_max"
     )
+    load_settings(given | {"export.settled_s": "31"}, {})

@@ -361,12 +361,13 @@ def test_nodes_that_export_tolerate_no_clocks_by_which_the_export_is_complete_to
     cluster = {"log": "postgresql://a", "node_address": "10.0.0.1"}
     exporting = cluster | {"export.to": "s3://bucket/log"}
     off, settled = "limits.clock_off_s_max", "export.settled_s"
+    why = f"with 2 times postgres.connect_s_max and 2 times {off}"
     for given, refusal in (
-        ({off: "3600"}, f"{off} from command line: expected at most {settled} divided by 2"),
-        ({off: "31"}, f"{off} from command line: expected at most {settled} divided by 2"),
+        ({off: "3600"}, f"{settled} from default: expected at least 7215 {why}"),
+        ({off: "23"}, f"{settled} from default: expected at least 61 {why}"),
         (
-            {off: "6", settled: "11"},
-            f"{off} from command line: expected at most {settled} divided by 2",
+            {off: "6", settled: "26"},
+            f"{settled} from command line: expected at least 27 {why}",
         ),
         ({off: "0"}, f"{off} from command line: expected more than 0 in a cluster with export.to"),
     ):
@@ -376,7 +377,7 @@ def test_nodes_that_export_tolerate_no_clocks_by_which_the_export_is_complete_to
         load_settings(cluster | given, NONE)
         # Alone, the exporter and the hosts have one clock.
         load_settings(given | {"log": "postgresql://a", "export.to": "s3://bucket/log"}, NONE)
-    for right in ({}, {off: "30"}, {settled: "10"}):
+    for right in ({}, {off: "22.5"}, {settled: "25"}):
         load_settings(exporting | right, NONE)
 
 
