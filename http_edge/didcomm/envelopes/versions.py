@@ -68,7 +68,7 @@ class Envelopes:
         self.seen = SeenDids(fetched=fetched)
         """The DIDs of agents, as far as they are known without asking others."""
         # The version that recognizes its envelopes fastest is first.
-        versions = (v2.V2(own_dids, now_s, self.seen), v1.V1(own_dids.key))
+        versions = (v2.V2(own_dids, now_s, self.seen), v1.V1(own_dids))
         self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRejection:

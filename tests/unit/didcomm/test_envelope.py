@@ -11,6 +11,7 @@ from nacl.bindings import crypto_box_beforenm
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.envelopes.messages import ForOthers, UnpackRejection
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import (
     RECIPIENTS_MAX,
     OpenedEnvelope,
@@ -131,7 +132,7 @@ def test_all_recipients_are_named_and_each_of_their_keys_opens() -> None:
 def test_an_envelope_for_unknown_keys_is_for_others() -> None:
     for sender in (WALLET, None):
         value = json.loads(pack(b"hello", [OTHER.public, WALLET.public], sender))
-        found = V1(OURS).unpack(value)
+        found = V1(OwnDids(OURS)).unpack(value)
         assert found == ForOthers([base58(OTHER.public), base58(WALLET.public)], "v1")
 
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.signed import write_signed
@@ -29,6 +30,7 @@ from tests.unit.didcomm.v2_mediator import (
     OTHER,
     OURS,
     OWN,
+    OWN_DIDS,
     PEER4,
 )
 
@@ -190,3 +192,13 @@ async def test_a_change_of_did_is_not_verified_on_a_forward(
         body = orjson.dumps(packed(forward(JWE, from_prior="e30.e30.e30"), sender))
         assert isinstance(await READER.read(body, b""), ToForward)
     assert verified == []
+
+
+@pytest.mark.parametrize("to", OWN_DIDS)
+async def test_a_forward_of_a_v1_agent_to_any_did_of_ours_is_opened(to: str) -> None:
+    ping = {"@type": NEW_PREFIX + "trust_ping/1.0/ping", "@id": "ping"}
+    inner = orjson.loads(pack(orjson.dumps(ping), [OURS.public], None))
+    outer = {"@type": NEW_PREFIX + "routing/1.0/forward", "to": to, "msg": inner}
+    found = await READER.read(pack(orjson.dumps(outer), [OURS.public], None), b"")
+    assert isinstance(found, ForUs)
+    assert found.message.id == "ping"

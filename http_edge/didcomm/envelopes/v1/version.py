@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from http_edge.crypto.strict_json import object_in
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     ForOthers,
@@ -18,6 +18,7 @@ from http_edge.didcomm.envelopes.messages import (
     Unpacked,
     UnpackRejection,
 )
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1 import envelope, plaintext
 from http_edge.didcomm.envelopes.v1.forward import read_forward
 
@@ -45,9 +46,10 @@ class V1:
     write = staticmethod(plaintext.write)
     write_answer = staticmethod(plaintext.write_answer)
 
-    def __init__(self, key: KeyPair) -> None:
-        self._key = key
-        self._own_name = base58(key.public)
+    def __init__(self, own: OwnDids) -> None:
+        """Pack and unpack with the key of ``own``, any of which a forward may name."""
+        self._key = own.key
+        self._own = own
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRejection | None:
         """Unpack a parsed envelope; None if it is of another version."""
@@ -66,7 +68,7 @@ class V1:
 
     def is_own(self, recipient: str) -> bool:
         """Say whether a forward with this recipient name is for the mediator itself."""
-        return recipient == self._own_name
+        return recipient in self._own.names
 
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message."""
