@@ -205,11 +205,14 @@ class Inbound:
             charge_unproven(0)
             return MessageRejection(self.rejected(RejectionReason.EXPIRED, name))
         if len(recipients) == 1:
-            replies = [await self._forwarding.forward(recipients[0], envelopes, command)]
+            first, dids = recipients[0], found.dids
+            replies = [await self._forwarding.forward(first, envelopes, command, dids)]
         else:
             for _ in recipients[1:]:
                 charge_unproven(size_bytes)
-            replies = await self._forwarding.forward_to_all(recipients, envelopes, command)
+            replies = await self._forwarding.forward_to_all(
+                recipients, envelopes, command, found.dids
+            )
         # The worst refusal decides the answer: a sender that tries again loses nothing.
         for each in replies:
             if isinstance(each, Refusal) and each not in _UNSAID:

@@ -7,7 +7,7 @@ known to the edge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Final, TypeAlias
@@ -52,13 +52,14 @@ class ForUs(msgspec.Struct, frozen=True):
 class ToForward(msgspec.Struct, frozen=True):
     """Envelopes for the owners of these names, and the forward that carried them, if any.
 
-    ``envelopes`` names no recipient yet.
+    ``envelopes`` names no recipient yet. ``dids`` is as in ``messages.Forward``.
     """
 
     recipients: Sequence[str]
     envelopes: QueueEnvelopes
     forward: Message | None = None
     work: int = 0
+    dids: Mapping[str, str] = {}
 
 
 class NotTaken(msgspec.Struct, frozen=True):
@@ -131,7 +132,7 @@ class MessageReader:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name, work)
             if not any(version.is_own(name) for name in forward.recipients):
                 envelopes = self._to_queue(forward, version.generation, unpacked.plaintext)
-                return ToForward(forward.recipients, envelopes, message, work)
+                return ToForward(forward.recipients, envelopes, message, work, forward.dids)
             # Opening an envelope costs key agreements: a forward may make us open only one.
             if len(forward.recipients) > 1 or len(forward.payloads) > 1:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name, work)

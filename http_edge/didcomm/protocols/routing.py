@@ -9,7 +9,7 @@ corrects the edge. A forward to a key's name on the other curve finds the same o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,8 +26,15 @@ FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
 """The name of a forward in measures and refusal counts, by DIDComm generation."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
+_NO_DIDS: Final[Mapping[str, str]] = {}
 Wake: TypeAlias = Callable[[str], None]
 """Called with an identity for which a message was queued; must not block."""
+
+
+def _others(name: str, dids: Mapping[str, str]) -> Sequence[str]:
+    """Return the other names of one recipient: its key on the other curve, and its DID."""
+    did = dids.get(name)
+    return [*twins(name), *([] if did is None else [did])]
 
 
 class Forwarding:
@@ -51,17 +58,21 @@ class Forwarding:
         self._push = push
 
     async def forward(
-        self, name: str, envelopes: QueueEnvelopes, command: bytes
+        self,
+        name: str,
+        envelopes: QueueEnvelopes,
+        command: bytes,
+        dids: Mapping[str, str] = _NO_DIDS,
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
-        ``command`` is the key of the message in the log.
+        ``command`` is the key of the message in the log, ``dids`` as in ``messages.Forward``.
         """
         reply = await self._forward(name, envelopes, command)
         if reply is not Refusal.KEY_UNKNOWN:
             return reply
         # Try the name itself first each time: it may have been registered meanwhile.
-        for twin in twins(name):
+        for twin in _others(name, dids):
             reply = await self._forward(twin, envelopes, command)
             if reply is not Refusal.KEY_UNKNOWN:
                 return reply
@@ -85,7 +96,11 @@ class Forwarding:
         return reply
 
     async def forward_to_all(
-        self, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes
+        self,
+        names: Sequence[str],
+        envelopes: QueueEnvelopes,
+        command: bytes,
+        dids: Mapping[str, str] = _NO_DIDS,
     ) -> list[EnvelopeQueued | Refusal]:
         """Queue envelopes for the owners of these names, once for each owner.
 
@@ -93,7 +108,7 @@ class Forwarding:
         """
         # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
         # changed hands, its new owner would get nothing.
-        found = await asyncio.gather(*[self._find_key(name, command) for name in names])
+        found = await asyncio.gather(*[self._find_key(name, command, dids) for name in names])
         names_of: dict[str, list[str]] = {}
         for name, owner in found:
             if isinstance(owner, KeyOwner):
@@ -103,9 +118,11 @@ class Forwarding:
         )
         return [*queued, *(owner for _, owner in found if isinstance(owner, Refusal))]
 
-    async def _find_key(self, name: str, command: bytes) -> tuple[str, KeyOwner | Refusal]:
-        """Find the owner of a name or of its twin; return it with the name that it registered."""
-        for each in (name, *twins(name)):
+    async def _find_key(
+        self, name: str, command: bytes, dids: Mapping[str, str]
+    ) -> tuple[str, KeyOwner | Refusal]:
+        """Find the owner of a name or of another; return it with the name that it registered."""
+        for each in (name, *_others(name, dids)):
             owner = await self._find(each, command)
             if owner is not Refusal.KEY_UNKNOWN:
                 return each, owner

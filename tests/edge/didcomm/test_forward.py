@@ -217,6 +217,21 @@ async def test_a_v1_forward_reaches_a_registered_did_in_any_spelling(
     assert read == [*map(str, range(len(spellings)))]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_v1_forward_to_the_key_of_a_registered_did_reaches_its_owner(
+    network: WalletNetwork, bob: Bob, others: int
+) -> None:
+    wallet, sender = await connected(network), Sender(network)
+    recipient = await wallet.new_recipient("peer2")
+    (signing,) = (part[2:] for part in recipient.did.split(".") if part.startswith("Vz6Mk"))
+    envelope = orjson.loads(sender.sealed("hello", recipient.did))
+    to = [f"{recipient.did}#{signing}", base58(bob.key)][: 1 + others]
+    assert (await network.post(forwarded(to, envelope))).status == 202
+    read = [sender.text_in(recipient, picked.envelope) async for picked in wallet.drain()]
+    assert read == ["hello"]
+    assert (await bob.wallet.status()).message_count == others
+
+
 async def test_a_v1_forward_reaches_a_registered_key_by_its_name_on_the_other_curve(
     network: WalletNetwork, bob: Bob
 ) -> None:

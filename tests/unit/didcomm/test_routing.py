@@ -44,7 +44,17 @@ def read(to: Any = A, msg: Any = ENVELOPE, *, recipients_max: int = 3) -> Forwar
     ],
 )
 def test_a_recipient_in_any_spelling_is_one_key(to: object) -> None:
-    assert read(to) == Forward([A], [PACKED])
+    found = read(to)
+    assert found is not None
+    assert (found.recipients, found.payloads) == ([A], [PACKED])
+
+
+def test_a_key_of_another_did_is_one_recipient_with_the_name_of_that_did_beside_it() -> None:
+    url = f"{CAROL.peer2}#{MULTIBASE[1:]}"
+    dids = {A: canonical_name(CAROL.peer2)}
+    for to in (url, [url, A], [A, url]):
+        assert read(to) == Forward([A], [PACKED], dids=dids)
+    assert read(f"did:sov:BzCbsNYhMrjHiqZDTUASHg#{A}") == Forward([A], [PACKED])
 
 
 def test_several_recipients_keep_their_order() -> None:

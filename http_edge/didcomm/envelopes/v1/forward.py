@@ -36,8 +36,10 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
     payload = read_packed(message.body.get("msg"))
     if payload is None:
         return None
-    found = dict.fromkeys(filter(None, map(_recipient_name, names)))
-    return Forward(list(found), [payload], message.expires_at_s)
+    found = [(name, each) for each in names if (name := _recipient_name(each))]
+    dids = {name: did for name, each in found if (did := _did_beside(each, name))}
+    recipients = list(dict.fromkeys(name for name, _ in found))
+    return Forward(recipients, [payload], message.expires_at_s, dids=dids)
 
 
 def wrap(
@@ -74,6 +76,12 @@ def _recipient_name(name: str) -> str | None:
     if key is not None:
         return keys.base58(key)
     return None if name.startswith(_SOV) else canonical_name(name)
+
+
+def _did_beside(name: str, found: str) -> str | None:
+    """Return the name of the DID in a DID URL if that is another than the one ``found`` for it."""
+    did = canonical_name(name) if "#" in name and not name.startswith(_SOV) else None
+    return None if did == found else did
 
 
 def _recipient_key(name: str) -> bytes | None:
