@@ -45,8 +45,9 @@ class Push(Section):
     """Wait after a message before the device is notified, so that a wallet in use can fetch the
     message first."""
     interval_s: Duration = Field(default=60, le=86_400)
-    """Least time between two notifications of one device by one edge process. Push services limit
-    them for each device, and one says all: the wallet fetches whatever waits."""
+    """Least time between two notifications of one device by one edge process, unless the agent of
+    the first has made room for another (agents_max). Push services limit them for each device, and
+    one says all: the wallet fetches whatever waits."""
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Agents whose queue one edge process watches for a notification. Beyond it, one that has had
     its turn waits for its next message, or the new one does if none has had it."""

@@ -4,7 +4,8 @@ A message for an agent with a device starts its task. The task waits a little, s
 use fetches first, and then notifies the device if messages wait that no session is fetching. It
 goes on watching until none waits, and notifies again, after a pause, only of newer messages and
 while senders delay some. Any agent may name any device, so one that several agents name rests for
-that pause whichever of them it was notified for, even if the service refused.
+that pause whichever of them it was notified for, even if the service refused; but no longer than
+the agent that it was notified for is watched, so that what is kept is bounded.
 
 Notifications are best effort: nothing of a task is stored. After the end of an edge, the next
 message for the agent starts a task again.
