@@ -157,7 +157,8 @@ class Host:
         items = transaction.items
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
-        failed = self._append(transaction)
+        is_too_late = self._is_late and not transaction.is_empty
+        failed = self._give_up(transaction) if is_too_late else self._append(transaction)
         for did in transaction.misplaced:
             # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
@@ -393,8 +394,6 @@ class Host:
         """Append a transaction to the log; return why it was not stored, or None."""
         if transaction.is_empty:
             return self._prove(transaction)
-        if self._is_late:
-            return self._give_up(transaction)
         rows, events = transaction.sealed()
         depths = transaction.depths()
         started = perf_counter()
