@@ -84,6 +84,10 @@ _LISTED: Final = 0.0002
 """Counting one saved event that matches a query of one list: 200,000 take 7 ms."""
 _MERGED: Final = 0.001
 """The same per list if the query merges several lists: with 16 tags 200,000 take 0.8 s."""
+_PER_S: Final = 4_000.0
+"""A second of the thread for histories, which counts as much in it as ``_MERGED`` charges for."""
+_FREE_S: Final = 0.005
+"""A page of few events takes less, on PostgreSQL too; its query pays for it."""
 _OTHERS_PASSED: Final = 16.0
 """Looking for the envelopes of one recipient key, though all others of a full queue come before:
 10,000 take 1.2 ms. Only the host knows how many others wait, and charges for them afterwards."""
@@ -177,6 +181,14 @@ def history_cost(size_bytes: int, matching: int, tags: int) -> float:
     """
     each = _LISTED if tags <= 1 else _MERGED * tags
     return size_cost(size_bytes) + each * matching
+
+
+def time_cost(elapsed_s: float) -> float:
+    """The units of a reading of saved events that took so long, whatever came of it.
+
+    Not all that is counted for a page matches, or is known if the reading was ended.
+    """
+    return _PER_S * max(0.0, elapsed_s - _FREE_S)
 
 
 def _save_events(command: SaveEvents) -> float:

@@ -9,6 +9,7 @@ identities, and dedicated hosts, which own one, both run this class.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeVar, assert_never
@@ -16,7 +17,7 @@ from typing import Final, TypeVar, assert_never
 import msgspec
 
 from actors.core.commands import ClaimedKey
-from actors.core.cost import history_cost, source_key
+from actors.core.cost import history_cost, size_cost, source_key, time_cost
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, MessagesPage, Push
@@ -59,7 +60,6 @@ from eventstore.log.errors import (
     LogError,
     LogUnavailable,
     PageTooLarge,
-    ReadTooLong,
 )
 from eventstore.log.event_log import (
     EventLog,
@@ -140,11 +140,12 @@ class IdentityHost:
         log: EventLog | None = None,
         may_serve: MayServe = always,
         ahead_ms: Ahead = lambda: 0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the log (unless ``log`` is already open), claim the partitions and start.
 
         The writer calls ``may_serve`` before each transaction. Nothing expires by what the clock is
-        ahead according to ``ahead_ms``.
+        ahead according to ``ahead_ms``. ``monotonic`` gives the seconds by which histories cost.
 
         Raises:
             LogUnavailable: the log cannot be opened, or its format not be recorded.
@@ -154,11 +155,10 @@ class IdentityHost:
         self._log = log or options.open_log()
         record_format(self._log)
         self._name, self._node = options.name, options.node
-        self._draining = False
-        self._is_placed, self._may_serve = options.is_placed, may_serve
-        self._clock, self._incarnation = clock, new_id()
+        self._draining, self._is_placed = False, options.is_placed
+        self._clock, self._monotonic, self._incarnation = clock, monotonic, new_id()
         file = file_of(options.dsn)
-        self._limits = limits = watched(options.limits, self._log, clock())
+        limits = watched(options.limits, self._log, clock())
         self._host = Host(
             options.name,
             self._log,
@@ -185,7 +185,7 @@ class IdentityHost:
         self._reporting: Future[HostStats] | None = None
         """The question of the last report to the writer."""
         self._sockets: dict[str, int] = {}
-        self._push_out = push_out
+        self._push_out, self._may_serve = push_out, may_serve
         self._expiry = self._expiry_of(limits, options.shards, clock, ahead_ms, new_id)
         self._writer.start()
         if options.shards:
@@ -379,6 +379,7 @@ class IdentityHost:
         bounds = PageBounds(read.page.offset, read.page.size, read.page.bytes_max)
         page: SavedEventsPage | PublicEventsPage | MessagesPage
         missing, damaged = set[int](), set[int]()
+        began_s, units = self._monotonic(), 0.0
         try:
             if isinstance(read.where, WaitingAt):
                 page = read_messages(self._log, stream, read.where, missing, damaged)
@@ -389,30 +390,30 @@ class IdentityHost:
             else:
                 page = self._log.query_saved_events(stream, read.where, bounds)
         except PageTooLarge:
-            if isinstance(read.where, SavedEventsFilter):
-                self._charge(read, bounds.bytes_max or 0, 0)  # the records were read all the same
+            units = size_cost(bounds.bytes_max or 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
-            if isinstance(error, ReadTooLong):  # it costs what the longest history does
-                self._charge(read, 0, self._limits.identity.saved_events_max)
             _LOG.error("cannot read a page: %s", reason(error))
             return memoryview(b"")
+        else:
+            answer = pack_page(page)
+            if isinstance(read.where, SavedEventsFilter):
+                tags = len(set(read.where.encrypted_tags))
+                units = history_cost(len(answer), page.total, tags)
+            return answer
         finally:
+            if isinstance(read.where, SavedEventsFilter):
+                elapsed_s = self._monotonic() - began_s
+                self._charge(read.owner_did, max(units, time_cost(elapsed_s)))
             if missing or damaged:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing, damaged))
-        answer = pack_page(page)
-        if isinstance(read.where, SavedEventsFilter):
-            self._charge(read, len(answer), page.total)
-        return answer
 
-    def _charge(self, read: Read, size_bytes: int, matching: int) -> None:
-        """Charge for a page before its answer leaves, so that the owner's next command pays."""
-        assert isinstance(read.where, SavedEventsFilter)
-        units = history_cost(size_bytes, matching, len(set(read.where.encrypted_tags)))
-        self._host.charges.pause(read.owner_did, units, self._clock())
+    def _charge(self, owner: str, units: float) -> None:
+        """Charge for a history before its answer leaves, so that the owner's next command pays."""
+        self._host.charges.pause(owner, units, self._clock())
         if units > _CHARGED_MIN:
             charges, now_ms = self._host.charges, self._host.now_ms
-            self._writer.call(lambda: charges.add_page_beside(read.owner_did, units, now_ms()))
+            self._writer.call(lambda: charges.add_page_beside(owner, units, now_ms()))
 
     def _on_writer(self, run: Callable[[], _T]) -> _T:
         return self._begun_on_writer(run).result()

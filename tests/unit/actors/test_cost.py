@@ -33,7 +33,7 @@ from actors.core.commands import (
     TagUpdate,
     UpdateEventTags,
 )
-from actors.core.cost import COSTLY, cost, history_cost, page_cost, parts, turn_cost
+from actors.core.cost import COSTLY, cost, history_cost, page_cost, parts, time_cost, turn_cost
 from actors.core.decide import RULES
 from actors.core.limits import HostLimits, RetentionPace
 from actors.core.refusals import Refusal
@@ -136,6 +136,11 @@ def test_a_page_of_a_long_history_costs_more_and_of_many_tags_the_most() -> None
     few = history_cost(KIB, 1_000, 1)
     assert 0 < few < 1 < history_cost(KIB, 1_000_000, 1) < history_cost(KIB, 1_000_000, 2)
     assert history_cost(KIB, 1_000_000, 2) < history_cost(KIB, 1_000_000, 16)
+
+
+def test_a_second_of_reading_costs_as_much_as_it_counts_and_a_short_reading_nothing() -> None:
+    assert time_cost(-1) == time_cost(0.005) == 0 < time_cost(0.006)
+    assert time_cost(0.805) == pytest.approx(history_cost(0, 200_000, 16))
 
 
 def test_what_was_looked_through_for_a_page_is_charged_behind_it() -> None:

@@ -11,18 +11,18 @@ from typing_extensions import override
 
 from actors.core.charges import Charges
 from actors.core.commands import CheckRegistered, Command, Page, QuerySavedEvents
-from actors.core.cost import history_cost, source_key
+from actors.core.cost import history_cost, source_key, time_cost
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
 from actors.core.submissions import Read, Submission
 from actors.host.identity_host import HostOptions, IdentityHost
-from actors.host.port import ReadPages
-from eventstore.log.errors import LogUnavailable, ReadTooLong
+from actors.host.port import PAGE_TOO_LARGE, ReadPages
+from eventstore.log.errors import LogError, LogUnavailable, PageTooLarge, ReadTooLong
 from eventstore.log.event_log import EventLog, PageBounds, SavedEventsFilter, SavedEventsPage
 from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import FaultyLog
 
-DID, PAGE = "did:x:me", Page(0, 10)
+DID, PAGE, MIB = "did:x:me", Page(0, 10), 1 << 20
 LIMITS = HostLimits(per_sender_per_s=200, burst_s=5)
 TAGS = [f"tag {number}" for number in range(16)]
 QUERY = QuerySavedEvents(PAGE, SavedEventsFilter(encrypted_tags=TAGS))
@@ -74,19 +74,26 @@ def test_pauses_add_up_to_ten_minutes_and_end_if_the_clock_is_set_back() -> None
 
 
 class LongHistories(FaultyLog):
-    """A log whose queries of histories fail, and are counted."""
+    """A log whose queries of histories take ``takes_s`` of a clock of its own, and are counted.
+
+    They find a page in which ``total`` events match, or fail with ``error``.
+    """
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(log)
-        self.error: LogUnavailable = ReadTooLong("planned")
-        self.queries = 0
+        self.error: LogError | None = None
+        self.now_s = self.takes_s = 0.0
+        self.total = self.queries = 0
 
     @override
     def query_saved_events(
         self, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
     ) -> SavedEventsPage:
         self.queries += 1
-        raise self.error
+        self.now_s += self.takes_s
+        if self.error:
+            raise self.error
+        return SavedEventsPage([], self.total)
 
 
 @pytest.fixture
@@ -97,31 +104,73 @@ def log(tmp_path: Path) -> LongHistories:
 @pytest.fixture
 def host(tmp_path: Path, log: LongHistories) -> Iterator[IdentityHost]:
     options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", ["shard-0"], LIMITS)
-    host = IdentityHost(options, lambda _edge, _pushes: None, clock=lambda: 0, log=log)
+    host = IdentityHost(
+        options,
+        lambda _edge, _pushes: None,
+        clock=lambda: 0,
+        log=log,
+        monotonic=lambda: log.now_s,
+    )
     yield host
     host.stop()
 
 
-def pages(host: IdentityHost) -> Sequence[bytes]:
-    answer = host.answer(ReadPages([Read(DID, PAGE, QUERY.where)] * 3))
+def pages(host: IdentityHost, *tags: str, page: Page = PAGE) -> Sequence[bytes]:
+    where = SavedEventsFilter(encrypted_tags=tags, participant_did=DID)
+    answer = host.answer(ReadPages([Read(DID, page, where)] * 3))
     assert isinstance(answer, list)
     return [bytes(page) for page in answer]
 
 
-def test_a_history_that_takes_too_long_costs_as_much_as_the_longest(
-    host: IdentityHost, log: LongHistories
+def pause_s(host: IdentityHost) -> float:
+    return wait_s(host._host.charges, QUERY, 0)
+
+
+@pytest.mark.parametrize("tags", [0, 1, 16])
+def test_a_history_that_takes_too_long_costs_its_time_whatever_its_query(
+    host: IdentityHost, log: LongHistories, tags: int
 ) -> None:
     """Those that wait for it are not read."""
-    assert pages(host) == [b""] * 3
+    log.error, log.takes_s = ReadTooLong("planned"), 15
+    assert pages(host, *TAGS[:tags]) == [b""] * 3
     assert log.queries == 1
     longest = history_cost(0, LIMITS.identity.saved_events_max, len(TAGS))
-    assert wait_s(host._host.charges, QUERY, 0) == (longest - 1_000) / 200
+    assert pause_s(host) == (time_cost(15) - 1_000) / 200 < (longest - 1_000) / 200
 
 
-def test_a_history_that_the_log_cannot_give_costs_its_owner_nothing(
+def test_a_history_too_large_for_a_page_costs_the_time_in_which_it_was_counted(
+    host: IdentityHost, log: LongHistories
+) -> None:
+    log.error, log.takes_s = PageTooLarge("planned"), 8
+    page = Page(0, 10, bytes_max=MIB)
+    assert pages(host, *TAGS, page=page) == [PAGE_TOO_LARGE, b"", b""]
+    assert pause_s(host) == (time_cost(8) - 1_000) / 200
+
+
+def test_a_history_of_which_nothing_matches_costs_the_time_in_which_it_was_searched(
+    host: IdentityHost, log: LongHistories
+) -> None:
+    log.takes_s = 3
+    assert [bool(page) for page in pages(host, *TAGS)] == [True, False, False]
+    assert pause_s(host) == (time_cost(3) - 1_000) / 200
+
+
+def test_a_history_costs_by_what_matches_however_soon_it_is_found(
+    host: IdentityHost, log: LongHistories
+) -> None:
+    log.total, log.takes_s = 1_000_000, 1
+    assert [bool(page) for page in pages(host, *TAGS)] == [True, False, False]
+    assert pause_s(host) == (history_cost(0, 1_000_000, len(TAGS)) - 1_000) / 200
+
+
+def test_a_history_that_the_log_cannot_give_costs_no_more_than_its_time(
     host: IdentityHost, log: LongHistories
 ) -> None:
     log.error = LogUnavailable("planned")
     assert pages(host) == [b""] * 3
     assert log.queries == 3
-    assert wait_s(host._host.charges, QUERY, 0) == 0
+    assert pause_s(host) == 0
+    log.takes_s = 5
+    assert pages(host) == [b""] * 3
+    assert log.queries == 4
+    assert pause_s(host) == (time_cost(5) - 1_000) / 200
