@@ -34,6 +34,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import (
     Diagnostic,
     InvalidParameterValue,
+    QueryCanceled,
     ReadOnlySqlTransaction,
     SerializationFailure,
     UndefinedObject,
@@ -64,7 +65,7 @@ _FRESH_S: Final = 1.0
 that the server has closed: a busy host would otherwise check it before each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
     psycopg.errors.DiskFull: DiskFull,
-    psycopg.errors.QueryCanceled: OutOfTime,  # statements have a bound only where it is set
+    QueryCanceled: OutOfTime,  # statements have a bound only where it is set
     SerializationFailure: StandbyMoved,  # only readings have an isolation level at which it occurs
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
@@ -221,9 +222,11 @@ class PostgresConnections:
                     connection.close()
                     raise
         except Error as error:
-            if self._is_one_of_several and isinstance(error, OperationalError):
+            is_of_server = isinstance(error, OperationalError)
+            if self._is_one_of_several and is_of_server and not isinstance(error, QueryCanceled):
                 # Another server may be the primary by now, though this one still answers: commits
-                # that wait here for its lost standby keep their locks.
+                # that wait here for its lost standby keep their locks. A statement that was as long
+                # as it may be says nothing of its server.
                 self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)

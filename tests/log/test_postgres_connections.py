@@ -15,6 +15,7 @@ from eventsourcing.persistence import PersistenceError
 from eventstore.log.codec import decode
 from eventstore.log.errors import AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog
+from eventstore.log.session import OutOfTime
 from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -280,6 +281,22 @@ def test_of_several_servers_the_primary_is_used(
         places = f"{named_by}=127.0.0.1,127.0.0.1&port={standby.port},{server_of_its_own.port}"
         with closing(open_log(f"postgresql://postgres@/postgres?{places}")) as log:
             append(log, OWNER, message())
+
+
+def test_of_several_servers_a_statement_that_is_ended_costs_no_connection(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    """Only what another server could do better has the process connect again."""
+    places = f"host=127.0.0.1,127.0.0.1&port={server_of_its_own.port},{server_of_its_own.port}"
+    url, find = f"postgresql://postgres@/postgres?{places}", "SELECT pg_backend_pid()"
+    bounds = PostgresBounds(connections_kept=1, connections_max=1)
+    with closing(PostgresStore(url, bounds=bounds)) as store:
+        with store.reading() as session:
+            before = session.rows(find)
+        with pytest.raises(OutOfTime), store.reading(0.01) as session:
+            session.rows("SELECT pg_sleep(60)")
+        with store.reading() as session:
+            assert session.rows(find) == before
 
 
 def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
