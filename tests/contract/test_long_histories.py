@@ -33,12 +33,12 @@ def test_a_query_of_a_history_that_takes_too_long_is_ended_and_others_are_answer
     with store.writing() as session:
         session.import_postings(list(postings()))
     store.close()
-    with monkeypatch.context() as patched:
-        patched.setattr(recorder_log, "HISTORY_S_MAX", 0.001)
-        for _ in range(3):
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(recorder_log, "HISTORY_S_MAX", 0.001)
             with pytest.raises(ReadTooLong):
                 log.query_saved_events(OWNER, SavedEventsFilter(encrypted_tags=TAGS), BEHIND_ALL)
-            few = log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 10))
-            assert few.total == 0
+        few = log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 10))
+        assert few.total == 0
     page = log.query_saved_events(OWNER, SavedEventsFilter(encrypted_tags=TAGS), BEHIND_ALL)
     assert page.total == EVENTS
