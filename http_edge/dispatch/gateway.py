@@ -94,7 +94,7 @@ class Gateway:
         self._address_of = address_of
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._history_reads = asyncio.Semaphore(max(1, limits.reads_in_flight_max // 2))
+        self._history_reads = asyncio.Semaphore(limits.reads_in_flight_max // 2)
         self._histories_of: WeakValueDictionary[str, TurnPlaces] = WeakValueDictionary()
         self._turns: WeakValueDictionary[tuple[str, type], asyncio.Lock] = WeakValueDictionary()
         self._histories: Counter[str] = Counter()

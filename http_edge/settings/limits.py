@@ -89,11 +89,11 @@ class Limits(Section):
     """Bytes of a page, both as stored and as JSON. A larger page of several records is refused with
     INVALID_COMMAND, never cut short; the client has to ask for a smaller page_size. Holds ten of
     the largest messages, page_size_default, and a hundred of the largest public events."""
-    reads_in_flight_max: int = Field(default=7, ge=1, le=10_000)
+    reads_in_flight_max: int = Field(default=7, ge=2, le=10_000)
     """Reads of saved and public events, and of large pages of messages, in progress in one edge
     process; further reads wait. Each may be a page of page_bytes_max. A host serves two at once and
     gets no more, one more of saved events, and those that last longer than 5 s do not count: a host
-    that hangs delays no reads at others."""
+    that hangs delays no reads at others. Those of saved events take half of the places at most."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
     beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not

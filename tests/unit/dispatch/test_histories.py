@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
+from pydantic import ValidationError
 
 from actors.core.commands import Page
 from actors.core.refusals import Refusal
@@ -12,6 +14,7 @@ from actors.core.replies import Refused
 from actors.core.submissions import Read, WaitingAt
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import READS_WAITING_MAX
+from http_edge.settings.limits import Limits
 from tests.unit.dispatch.test_gateway import LIMITS, Setting, read_of, sender_and_target
 
 PAGE = msgspec.msgpack.encode(SavedEventsPage([], 0))
@@ -66,6 +69,21 @@ async def test_histories_that_wait_for_one_of_several_hosts_leave_places_to_its_
     setting.host.answer_all()
     refused = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
     assert await asyncio.gather(*histories, *others) == [PAGE, PAGE, refused, PAGE, PAGE]
+
+
+async def test_a_history_leaves_a_place_even_of_the_fewest_that_can_be_set() -> None:
+    with pytest.raises(ValidationError):
+        Limits(reads_in_flight_max=1)
+    setting = Setting(limits=LIMITS.model_copy(update={"reads_in_flight_max": 2}))
+    setting.host.page = PAGE
+    setting.host.hold()
+    reads = [history(setting, "did:a:1"), history(setting, "did:a:2")]
+    await turns()
+    reads.append(read_of(setting, "did:a:3"))
+    await turns()
+    assert setting.host.reading == ["did:a:1", "did:a:3"]
+    setting.host.answer_all()
+    assert await asyncio.gather(*reads) == [PAGE] * 3
 
 
 async def test_for_one_address_a_bounded_number_of_histories_waits() -> None:
