@@ -9,8 +9,9 @@ A pass reads the rows in order and changes those that name an erased identity. I
 - in the streams of its keys, and of the invitations that it used, all names.
 
 Of an identity that has come back, names leave the rows up to the end of its last erasure; only the
-row of a DID that was never let go and so speaks for it again keeps them. A DID that speaks for an
-account again after its own erasure counts as come back.
+row of a DID that was never let go and so speaks for it again keeps them. From a keylist that no
+longer has a key of this name, the name leaves all rows. A DID that speaks for an account again
+after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -290,9 +291,7 @@ class NameErasure:
             return renamed_state(kind, row.state, digest_of)
         if kind in _OWN_WORDS:
             return None
-        is_released = kind is KeyReleased
-        is_gone = self._keys.__contains__ if is_released else partial(self._is_gone, row.position)
-        renamed = without_names_of(is_gone, kind, row.state)
+        renamed = without_names_of(self._names_gone(row, event), kind, row.state)
         if renamed is None or (renamed == row.state and not isinstance(event, _Taken)):
             return None  # a row that has no such name, or has lost it in an earlier pass
         if self._is_needed(row, event):
@@ -302,6 +301,15 @@ class NameErasure:
         if kind is ContractStored:
             return renamed_state(kind, renamed, _without_bytes)
         return renamed
+
+    def _names_gone(self, row: LogRow, event: Event) -> Callable[[bytes], bool]:
+        """The function that says whether the row loses the name of a stream."""
+        if isinstance(event, KeyReleased):
+            return self._keys.__contains__
+        if isinstance(event, KeylistUpdated):
+            # At any position: a row that removes a key names it as the row that added it.
+            return self.erased.__contains__
+        return partial(self._is_gone, row.position)
 
     def _is_needed(self, row: LogRow, event: Event) -> bool:
         """Whether live data still needs the names in the row."""
@@ -365,9 +373,14 @@ class NameErasure:
         )
 
     def _lists_erased(self, stream: UUID) -> bool:
-        """Whether the keylist has a key that is called by the name of an erased identity."""
+        """Whether the keylist has a key that is called by the name of an erased identity.
+
+        At the end of the pass: what removes a key after that keeps its name, and so does all else.
+        """
         listed: set[bytes] = set()
         for row in self._log.stream_rows(stream, topics=_OF_KEYLISTS):
+            if row.position > self.end:
+                break
             event = decode_or_none(row.topic, row.state)
             if isinstance(event, KeylistUpdated):
                 listed.difference_update(map(stream_of, event.removed))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
+import pytest
+
 from actors.core.account_commands import ClaimKey, FindKeyOwner, ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -9,16 +13,21 @@ from actors.core.commands import (
     FindAccount,
     NameSpeaker,
     UnnameSpeaker,
+    UpdateKeylist,
 )
+from actors.core.identity import Identity
 from actors.core.replies import AccountFound, KeyClaim, KeyOwner
 from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC, KeylistUpdated, topics_of
 from eventstore.log.name_check import ERASURE
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.streams import identity_stream
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
 from tests.contract.test_name_erasure_contract import (
     message_ids,
     naming,
+    register,
     send,
     states,
     take_out_names,
@@ -109,3 +118,43 @@ def test_a_did_that_still_speaks_for_who_comes_back_is_not_let_go_by_a_pass(log:
     take_out_names(log)
     assert "speaker-named.1" not in naming(log, GONE.encode())
     assert is_sound(log)
+
+
+def others(log: EventLog) -> dict[UUID, Identity]:
+    """What the rows of all streams but that of the erased identity add up to."""
+    rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    streams = {UUID(bytes=row.stream) for row in rows if row.topic != SEAL_TOPIC}
+    return {one: read_identity(log, one)[0] for one in streams - {identity_stream(GONE)}}
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+@pytest.mark.parametrize("given_up", ["before", "after", "meanwhile", "never"])
+def test_a_pass_changes_nothing_that_others_have(
+    log: EventLog, given_up: str, *, is_back: bool
+) -> None:
+    """Before and after: the end of the erasure. Meanwhile: the pass."""
+    mediator = settled(log)
+    (key,) = register(mediator, STAYS, GONE)
+    give_up = unclaimed(STAYS, UpdateKeylist([], [GONE]))
+    release = unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim))
+    if given_up == "before":
+        run(mediator.host, give_up, release)
+    erase(mediator, GONE)
+    if given_up == "after":
+        run(mediator.host, give_up, release)
+    if is_back:
+        settle(mediator, GONE)
+    work = NameErasure(log)
+    if given_up == "meanwhile":
+        run(mediator.host, give_up, release)
+    before = others(log)
+    while work.step():
+        pass
+    assert others(log) == before
+    assert is_sound(log)
+    take_out_names(log)
+    assert others(log) == before
+    assert [*wrong_snapshots(log)] == []
+    listing = log.stream_rows(identity_stream(STAYS), topics=topics_of(KeylistUpdated))
+    named = [GONE.encode() in row.state for row in listing]
+    assert named[1:] == ([True] if given_up == "never" else [False, False])

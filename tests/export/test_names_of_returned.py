@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from actors.core.commands import QueueMessage
+from actors.core.account_commands import ReleaseKey
+from actors.core.commands import QueueMessage, UpdateKeylist
 from eventstore.log.event_log import EventLog
 from eventstore.log.name_check import ERASURE
 from eventstore.log.streams import erased_name, identity_stream
@@ -16,6 +17,7 @@ from eventstore.parquet.rows import read_table
 from eventstore.parquet.write import compaction
 from eventstore.parquet.write.compaction import TakenOut
 from tests.contract.test_erasure_contract import erase, settle
+from tests.contract.test_name_erasure_contract import register
 from tests.contract.test_retention_contract import Mediator
 from tests.export.leaving import faults_in, leave
 from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings, whole_log
@@ -30,7 +32,7 @@ from tests.export.test_names_in_export import (
     take_out,
 )
 from tests.log.stored import faults
-from tests.unit.actors.given import run, submission
+from tests.unit.actors.given import run, submission, unclaimed
 
 __all__ = ["log", "mediator"]
 
@@ -71,6 +73,20 @@ def test_an_export_keeps_the_names_of_the_new_life_alone(
         for row in read_table(place, file).to_pylist():
             if row["position"] <= until and row["type"] != "batch-sealed":
                 assert GONE not in repr(row), row["type"]
+    assert [row.state for row in exported_log(place)] == [row.state for row in whole_log(log)]
+    assert (findings(place), faults(log)) == ([], [])
+
+
+def test_a_key_that_another_gave_up_has_one_name_in_all_rows_of_an_export(
+    mediator: Mediator, log: EventLog, place: ExportPlace
+) -> None:
+    (key,) = register(mediator, STAYS, GONE)
+    erase(mediator, GONE)
+    run(mediator.host, unclaimed(STAYS, UpdateKeylist([], [GONE])))
+    run(mediator.host, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)))
+    settle(mediator, GONE)
+    export_all(log, place, STEPS)
+    take_out(log, place)
     assert [row.state for row in exported_log(place)] == [row.state for row in whole_log(log)]
     assert (findings(place), faults(log)) == ([], [])
 

@@ -30,7 +30,14 @@ from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_declaration import type_name
 from eventstore.log.event_log import LogReader, LogRow
-from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, MessageQueued, topics_of
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    SEAL_TYPE,
+    TYPE_BY_TOPIC,
+    KeylistUpdated,
+    MessageQueued,
+    topics_of,
+)
 from eventstore.log.name_erasure import ALWAYS, without_names_of
 from eventstore.log.redaction import (
     digest_of,
@@ -48,6 +55,7 @@ from eventstore.parquet.schema import SCHEMA
 _TOPICS: Final = topics_of(*ERASING)
 _LEAVING: Final = type_name(MessageQueued)
 """The only type with a content whose rows leave a log (``actors.archive.leaving_rows``)."""
+_KEYLIST: Final = type_name(KeylistUpdated)
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _STATE: Final = SCHEMA.get_field_index("state")
@@ -177,7 +185,9 @@ def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
 def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
     """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that name one of the identities."""
     numbers: set[int] = set()
-    positions = table["position"].to_pylist()
+    # A keylist may have lost a name in rows at any position (``eventstore.log.name_erasure``).
+    is_keylist = pc.equal(table["type"], _KEYLIST)
+    positions = pc.if_else(is_keylist, 0, table["position"]).to_pylist()
 
     def note(rows: Iterable[int], names: Iterable[str | None]) -> None:
         some = zip(rows, names, strict=True)
