@@ -163,6 +163,14 @@ class DeltaFolder:
             if version < max(checkpoints, default=0):
                 self.place.remove(path)
 
+    def commits(self) -> dict[str, int]:
+        """The paths of the commits in the table's log, with their versions.
+
+        Raises:
+            ExportUnavailable: the place cannot be read now.
+        """
+        return {path: v for path, v in self._logged().items() if ".checkpoint" not in path}
+
     def _stand_for_earlier(self, version: int) -> None:
         """Make a checkpoint of this version; none if the log is damaged, whose files all stay."""
         try:

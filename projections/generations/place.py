@@ -59,8 +59,8 @@ _END_BYTES: Final = 8
 """The bytes after the footer of a Parquet file: the footer's size, and the magic number."""
 _NAME: Final = re.compile(r"(\d{8,})-([0-9a-f]{64})\.parquet")
 _UNNAMED_KEPT_S: Final = 7 * 86_400
-"""How long files that no generation names stay in a place without a lock: a rebuild that still runs
-may have written them."""
+"""How long files and versions that no generation names stay in a place without a lock: a rebuild
+that still runs may have written them."""
 _VERSIONED: Final = pa.struct(
     {"name": pa.string(), "version": pa.int64(), "rows": pa.int64(), "sha256": pa.string()}
 )
@@ -252,7 +252,8 @@ class TablesPlace:
             base: the number of the generation whose files it shares, None for none.
             kept: which generations stay; the files of others are removed.
             hides_names: whether earlier versions of its tables, and the bounds that an earlier
-                release wrote of them, may have names that it hides: their commits go at once.
+                release wrote of them, may have names that it hides: their commits go at once, in a
+                place without a lock a week after they were made.
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others committed first each time.
@@ -360,13 +361,20 @@ class TablesPlace:
         tables = [table for each in left for table in each.tables]
         for name in sorted({table.name for table in tables}):
             oldest = min(table.version for table in tables if table.name == name)
-            DeltaFolder(self.place, name).trim(oldest, is_due=hides_names)
+            folder = DeltaFolder(self.place, name)
+            folder.trim(self._first_needed(folder, oldest), is_due=hides_names)
             was_named = _paths(gone)
             found = [path for path in self.place.sizes(name) if "/_delta_log/" not in path]
             unnamed = [path for path in found if path not in named]
             for path, is_old in zip(unnamed, self._are_old(unnamed), strict=True):
                 if path in was_named or is_old:
                     self.place.remove(path)
+
+    def _first_needed(self, folder: DeltaFolder, named: int) -> int:
+        """The oldest version that is ``named``, or that a rebuild which still runs may name."""
+        earlier = {path: version for path, version in folder.commits().items() if version < named}
+        ages = zip(earlier.values(), self._are_old([*earlier]), strict=True)
+        return min([version for version, is_old in ages if not is_old], default=named)
 
     def _are_old(self, paths: Sequence[str]) -> list[bool]:
         if self.place.is_local:

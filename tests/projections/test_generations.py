@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
@@ -151,13 +151,28 @@ def rows(place: TablesPlace, generation: Generation) -> list[list[int]]:
     ),
     order=st.lists(st.integers(0, 4), max_size=30),
     keeps=st.integers(1, 3),
+    hides_names=st.booleans(),
 )
-@settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+@example(  # the second begins and ends between the last two steps of the first
+    plan=[((0, 3, 0, 0), False, 9), ((1, 0, 0, 0), False, 9)],
+    order=[0, 0, 0, 0, 1, 1, 1, 1, 1, 0],
+    keeps=1,
+    hides_names=True,
+)
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)
 def test_rebuilds_in_any_order_make_whole_generations_or_are_refused(
     tmp_path_factory: pytest.TempPathFactory,
     plan: list[tuple[tuple[int, ...], bool, int]],
     order: list[int],
     keeps: int,
+    *,
+    hides_names: bool,
 ) -> None:
     """Each is one after another, none of them or partly; some are killed, some go on from another.
 
@@ -175,7 +190,7 @@ def test_rebuilds_in_any_order_make_whole_generations_or_are_refused(
         if number not in running:
             base = place.numbers()[-1] if plan[number][1] else None
             rebuild = Rebuild(place, f"run-{number}", Wanted(plan[number][0]), base)
-            running[number] = rebuild, rebuild.steps(kept)
+            running[number] = rebuild, rebuild.steps(kept, hides_names=hides_names)
         rebuild, steps = running[number]
         if not steps_of[number]:
             continue

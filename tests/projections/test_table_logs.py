@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from projections.generations.generation import Generation
 from projections.generations.place import Kept, TablesPlace
-from tests.projections.test_generations import ALL, NEWEST, TABLES, Rebuild, Wanted
+from tests.projections.test_generations import ALL, NEWEST, TABLES, Rebuild, Wanted, unlocked
 
 NAMES = {1: "did:key:z6MkFirst", 2: "did:key:z6MkSecond", 3: "did:key:z6MkThird"}
 COLUMNS = (("stream", "binary"), ("identity", "string"), ("label", "string"), ("n", "long"))
@@ -116,6 +117,29 @@ def test_bounds_of_names_that_an_earlier_release_wrote_leave_the_logs_with_their
         assert [name for name in NAMES.values() if name in said] == []
         opened = DeltaTable(f"{tmp_path}/{table}", version=generation.table(table).version)
         assert set(opened.to_pyarrow_table()["identity"].to_pylist()) == {NAMES[3]}
+
+
+def test_without_a_lock_versions_stay_that_a_rebuild_may_still_name(tmp_path: Path) -> None:
+    place = unlocked(tmp_path)
+    made(place, "run-1", 1)
+    for table in TABLES:
+        as_an_earlier_release(tmp_path, table, 1)
+        (commit,) = (tmp_path / table / "_delta_log").glob("*.json")
+        os.utime(commit, (0, 0))
+    late = Naming(place, "late", Wanted((2,)))
+    steps = late.steps(NEWEST, SCHEMA, hides_names=True)
+    for _ in range(2 * len(TABLES)):
+        next(steps)
+    made(place, "run-2", 3)
+    for table in TABLES:
+        said = said_in_log(tmp_path, table)
+        assert NAMES[1] not in said, "its commit was made long ago"
+    assert next(steps, None) is None
+    generation = place.opened()
+    assert generation == late.made
+    for table in TABLES:
+        opened = DeltaTable(f"{tmp_path}/{table}", version=generation.table(table).version)
+        assert set(opened.to_pyarrow_table()["identity"].to_pylist()) == {NAMES[2]}
 
 
 def test_the_logs_of_tables_keep_all_versions_of_the_generations_that_stay(tmp_path: Path) -> None:
