@@ -18,10 +18,11 @@ from actors.core.commands import (
 from actors.core.identity import Identity
 from actors.core.replies import AccountFound, KeyClaim, KeyOwner
 from actors.host.state_cache import read_identity, wrong_snapshots
+from eventstore.log import name_erasure
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC, KeylistUpdated, topics_of
 from eventstore.log.name_check import ERASURE
-from eventstore.log.name_erasure import NameErasure
+from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.streams import identity_stream
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
 from tests.contract.test_name_erasure_contract import (
@@ -72,6 +73,19 @@ def test_who_comes_back_before_a_pass_keeps_no_name_of_its_former_life(log: Even
     state, _ = read_identity(log, identity_stream(GONE))
     assert state.registered_until_s > 0
     assert take_out_names(log) == 0
+
+
+def test_erasures_are_found_wherever_a_query_ends(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mediator = lived(log)
+    settle(mediator, GONE)
+    erase(mediator, STAYS)
+    found = erased_identities(log)
+    assert set(found) == {identity_stream(did).bytes for did in (GONE, STAYS)}
+    for rows in (*range(1, 5), *(one.position - 1 for one in found.values()), log.position() - 1):
+        monkeypatch.setattr(name_erasure, "_SCANNED_ROWS", rows)
+        assert erased_identities(log) == found
 
 
 def test_who_is_erased_again_loses_the_names_of_both_lives(log: EventLog) -> None:

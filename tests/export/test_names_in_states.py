@@ -59,6 +59,7 @@ from eventstore.parquet.write.erasing import (
     GoneNames,
     names_erased,
     rows_naming,
+    rows_of,
 )
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import erase, settle
@@ -259,6 +260,17 @@ def test_rows_that_name_who_was_erased_are_found_by_every_column() -> None:
     rows = [LogRow(n, stream.bytes, 1, row.topic, row.state) for n, row in enumerate(stored)]
     table = to_table(rows, dict.fromkeys)
     assert rows_naming(table, GoneNames({stream_of(GONE): ALWAYS})) == {0, 2, 3, 4, 5}
+
+
+def test_the_rows_of_the_new_life_of_who_came_back_are_not_looked_for_in_the_log() -> None:
+    own, key = identity_stream(GONE), identity_stream("key:its key")
+    row = encode(own, 1, message())
+    streams = [own.bytes, key.bytes, identity_stream(STAYS).bytes] * 2
+    rows = [LogRow(n, stream, 1, row.topic, row.state) for n, stream in enumerate(streams)]
+    table = to_table(rows, dict.fromkeys)
+    for until, found in ((2, {0, 1, 4}), (ALWAYS, {0, 1, 3, 4})):
+        gone = GoneNames({own.bytes: until}, frozenset({own.bytes, key.bytes}))
+        assert rows_of(table, gone) == found
 
 
 def test_names_of_others_are_looked_for_in_every_column_that_may_have_one() -> None:

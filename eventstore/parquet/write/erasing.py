@@ -175,11 +175,18 @@ COLUMNS_OF_NAMES: Final = (
 
 
 def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
-    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of ``gone``."""
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that are to be of a nameless stream."""
     own = pa.array(sorted(gone.identities.keys() | gone.streams), pa.binary(STREAM_BYTES))
     is_own = pc.is_in(table["stream"], value_set=own)
     is_seal = pc.equal(table["type"], SEAL_TYPE)
-    return set(pc.indices_nonzero(pc.and_not(is_own, is_seal)).to_pylist())
+    found = pc.indices_nonzero(pc.and_not(is_own, is_seal))
+    rows = table.select(["position", "stream"]).take(found)
+    places = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    return {
+        number
+        for number, (position, stream) in zip(found.to_pylist(), places, strict=True)
+        if gone.identities.get(stream, ALWAYS) >= position
+    }
 
 
 def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
