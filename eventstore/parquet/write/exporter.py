@@ -3,8 +3,7 @@
 A step writes its data files and the signed manifest that names them, and commits the version of the
 table (``eventstore.parquet.write.table``) that has both. Before the commit the files do not count
 and are written again; after it the export has all rows up to the manifest's last position. So a
-kill at any time leaves no row missing and none doubled. The step ends with the end mark; if
-a kill prevents that, the next exporter writes the mark.
+kill at any time leaves no row missing and none doubled. At the end comes the mark, perhaps later.
 
 One exporter at a time may write to a place. Callers ensure this (``http_edge.server.exporting``),
 and pass a place that checks it again before each change. If a second exporter writes all the same,

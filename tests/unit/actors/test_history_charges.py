@@ -116,7 +116,7 @@ def host(tmp_path: Path, log: LongHistories) -> Iterator[IdentityHost]:
 
 
 def pages(host: IdentityHost, *tags: str, page: Page = PAGE) -> Sequence[bytes]:
-    where = SavedEventsFilter(encrypted_tags=tags, participant_did=DID)
+    where = SavedEventsFilter(encrypted_tags=[*tags], participant_did=DID)
     answer = host.answer(ReadPages([Read(DID, page, where)] * 3))
     assert isinstance(answer, list)
     return [bytes(page) for page in answer]

@@ -51,7 +51,7 @@ def test_a_recipient_in_any_spelling_is_one_key(to: object) -> None:
 
 def test_a_key_of_another_did_is_one_recipient_with_the_name_of_that_did_beside_it() -> None:
     url = f"{CAROL.peer2}#{MULTIBASE[1:]}"
-    dids = {A: canonical_name(CAROL.peer2)}
+    dids = {A: canonical_name(CAROL.peer2) or ""}
     for to in (url, [url, A], [A, url]):
         assert read(to) == Forward([A], [PACKED], dids=dids)
     assert read(f"did:sov:BzCbsNYhMrjHiqZDTUASHg#{A}") == Forward([A], [PACKED])
