@@ -8,6 +8,8 @@ import msgspec
 
 TIMESTAMP_WINDOW_MS_MAX: Final = 3_600_000
 """The widest timestamp window that a mediator may be given."""
+READING_S_MAX: Final = 1.0
+"""After so long, a transaction ends before the first identity that has still to be read."""
 DECISION_S_MAX: Final = 5.0
 """From the time that its events carry to its append, a transaction may take so long: a hundred
 times what it usually takes. An export counts on it to say until when it is complete."""

@@ -106,6 +106,13 @@ class NonceWindow:
         keys[key] = share
         self._count += 1
 
+    def discard(self, key: bytes, expires_ms: int) -> None:
+        """Drop a key that was added with this expiry: its command was not carried out."""
+        keys = self._buckets.get(expires_ms // BUCKET_MS, {})
+        if key in keys:
+            self._uncount(keys.pop(key))
+            self._count -= 1
+
     def counted_for(self, sender: bytes) -> int:
         """How many nonces count for this sender."""
         return self._share_of(sender).nonces
@@ -132,15 +139,19 @@ class NonceWindow:
         for bucket in [bucket for bucket in self._buckets if bucket < oldest]:
             gone = self._buckets.pop(bucket)
             self._count -= len(gone)
-            for share in filter(None, gone.values()):
-                share.nonces -= 1
-                if not share.nonces:
-                    del self._shares[share.sender]
+            for share in gone.values():
+                self._uncount(share)
             self.forget_before((bucket + 1) * BUCKET_MS - window_ms)
 
     def forget_before(self, stamp_ms: int) -> None:
         """Note that nonces of commands stamped before this may be missing (Unix milliseconds)."""
         self.forgotten_before_ms = max(self.forgotten_before_ms, stamp_ms)
+
+    def _uncount(self, share: _Share | None) -> None:
+        if share is not None:
+            share.nonces -= 1
+            if not share.nonces:
+                del self._shares[share.sender]
 
     def _share_of(self, sender: bytes) -> _Share:
         if sender not in self._shares and len(self._shares) >= SENDERS_MAX:

@@ -91,7 +91,7 @@ class GroupedTurns(Generic[T]):
         return len(self._arrived) + len(self._groups)
 
     def put(self, group: Hashable, sender: Hashable, cost: float, item: T) -> None:
-        """Add an item of a sender in a group with its cost."""
+        """Add an item of a sender in a group with its cost, which is above 0."""
         self._arrived.append((group, sender, cost, item))
         self._arrived_cost += cost
 

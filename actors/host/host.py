@@ -12,7 +12,8 @@ decides the answer:
 - any other failure: the outcome is unknown, and all touched states are read from the log again.
 
 A transaction that took longer than ``DECISION_S_MAX`` to decide is not appended: its events carry
-the time at which it began, and an export may have said by now that it is complete until then.
+the time at which it began, and an export may have said by now that it is complete until then. It
+ends long before if it has many identities to read from a slow log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from msgspec.structs import replace
 from actors.core.charges import Charges
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
-from actors.core.limits import DECISION_S_MAX, HostLimits
+from actors.core.limits import DECISION_S_MAX, READING_S_MAX, HostLimits
 from actors.core.nonces import Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, Done, EnvelopesWaiting, Push, Refused, Reply
@@ -44,7 +45,7 @@ from actors.host.ownership import Ownership
 from actors.host.pages import PageReader
 from actors.host.partition_moves import PartitionMoves
 from actors.host.session_registry import SessionRegistry
-from actors.host.state_cache import StateCache
+from actors.host.state_cache import CachedIdentity, StateCache
 from actors.host.transaction import Outcome, Transaction, request_ids
 from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
@@ -84,7 +85,7 @@ class Host:
         self._log = log
         self._limits = limits
         self._clock, self._ahead_ms, self._uptime_s = clock, ahead_ms, uptime_s
-        self._append_until_s = 0.0
+        self._begun_s = 0.0
         self._new_id, self._secret = new_id, secret
         self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
@@ -145,7 +146,7 @@ class Host:
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[list[Reply], list[tuple[str, Push]], list[int]]:
         """Run one transaction; also return the numbers of deliveries of damaged envelopes alone."""
-        self._append_until_s = self._uptime_s() + DECISION_S_MAX
+        self._begun_s = self._uptime_s()
         now_ms = self.now_ms()
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
@@ -153,11 +154,12 @@ class Host:
         transaction.ahead_ms = self._ahead_ms()
         owned = self._ownership.owned
         self.cache.read_ahead(self._nonces.identities(items, owned), owned)
-        outcomes = [self._run(transaction, one) for one in transaction.submissions(self.cache)]
+        taken = transaction.submissions(self.cache, lambda: self._is_after(READING_S_MAX))
+        outcomes = [self._run(transaction, one) for one in taken]
         items = transaction.items
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
-        is_too_late = self._is_late and not transaction.is_empty
+        is_too_late = self._is_after(DECISION_S_MAX) and not transaction.is_empty
         failed = self._give_up(transaction) if is_too_late else self._append(transaction)
         for did in transaction.misplaced:
             # This host would not see what the identity's owner does to it.
@@ -169,19 +171,22 @@ class Host:
         replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []
         passed: list[int] = []
+        damaged: list[CachedIdentity] = []
         ran = zip(items, outcomes, replies, strict=True)
         for number, ((_, submission), outcome, reply) in enumerate(ran):
             self.charges.add_page(submission, outcome.units, now_ms)
+            is_damaged = outcome.cached is not None and bool(outcome.cached.damaged)
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
-            if outcome.cached is not None and outcome.cached.damaged:
-                self.measures.damaged.add(count=len(outcome.cached.damaged))
-                self._registry.set_aside(outcome.cached.did, outcome.cached.take_damaged(), now_ms)
-                if outcome.leasing is not None and isinstance(reply, Refused):
-                    passed.append(number)
+                passed += [number] * is_damaged
+            if outcome.cached is not None and is_damaged:
+                damaged.append(outcome.cached)
             self._registry.follow(submission, reply)
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
+        for cached in damaged:  # once each: ``take_damaged`` leaves none
+            self.measures.damaged.add(count=len(cached.damaged))
+            self._registry.set_aside(cached.did, cached.take_damaged(), now_ms)
         return replies, pushes, [] if transaction.log_failed else passed
 
     @property
@@ -341,7 +346,7 @@ class Host:
             page_bytes_max=transaction.page_bytes_max,
             ahead_ms=transaction.ahead_ms,
         )
-        if self._is_late:
+        if self._is_after(DECISION_S_MAX):
             return Outcome(UNAVAILABLE)  # what was read stays in memory: it may be sent again
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
@@ -427,14 +432,13 @@ class Host:
                 self._due_snapshots.append(snapshot)
         return None
 
-    @property
-    def _is_late(self) -> bool:
-        return self._uptime_s() > self._append_until_s
+    def _is_after(self, elapsed_s: float) -> bool:
+        return self._uptime_s() - self._begun_s > elapsed_s
 
     def _give_up(self, transaction: Transaction) -> Refusal:
         """Drop a transaction that took too long, of which nothing is stored."""
-        ids = request_ids(transaction.items)
-        _LOG.warning("decided for too long to append", extra={"request_ids": ids})
+        late = LogUnavailable(f"it took longer than {DECISION_S_MAX:g} s to read")
+        self.outage.failed("cannot append in time", late, request_ids(transaction.items))
         self._undo(transaction)
         self._nonces.give_back(transaction)
         for did in transaction.touched:

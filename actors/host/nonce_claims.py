@@ -82,9 +82,11 @@ class NonceClaims:
             self._unproven.add(claim.key, transaction.expiry_ms(claim))
 
     def give_back(self, transaction: Transaction) -> None:
-        """Forget the nonces in memory of a transaction whose commands are sent again unchanged."""
+        """Forget the nonces of a transaction that was not appended: it may be sent again."""
         for key in transaction.unproven:
             self._unproven.discard(key)
+        for partition, key, expires_ms in transaction.claimed():
+            partition.nonces.discard(key, expires_ms)
 
     def identities(
         self, items: Iterable[tuple[str, Submission]], owned: Mapping[str, OwnedPartition]

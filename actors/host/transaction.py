@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -115,14 +115,17 @@ class Transaction:
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
 
-    def submissions(self, cache: StateCache) -> Iterator[Submission]:
+    def submissions(
+        self, cache: StateCache, has_read_long: Callable[[], bool]
+    ) -> Iterator[Submission]:
         """Yield the submissions in order until enough is loaded; drop the rest from ``items``.
 
         A request that costs next to nothing may name an identity whose state takes megabytes, and
-        the next request another one.
+        the next request another one. A log that is slow to read gives only so many in time.
         """
         for number, (_, one) in enumerate(self.items):
-            if number and cache.has_loaded_enough and any(map(cache.lacks, _named(one))):
+            is_full = cache.has_loaded_enough or has_read_long()
+            if number and is_full and any(map(cache.lacks, _named(one))):
                 self.items = self.items[:number]
                 return
             yield one
@@ -178,6 +181,12 @@ class Transaction:
         expires_ms = self.expiry_ms(claim)
         partition.nonces.add(claim.key, expires_ms, counted_for)
         self.part(partition).nonces.append((claim.key, expires_ms))
+
+    def claimed(self) -> Iterator[tuple[OwnedPartition, bytes, int]]:
+        """The nonces that it claimed with effects, each with its partition and expiry."""
+        for partition, part in self._parts.items():
+            for key, expires_ms in part.nonces:
+                yield partition, key, expires_ms
 
     def stored(self) -> Sequence[tuple[Sequence[StoredEvent], Sequence[Event]]]:
         """The rows to store for each partition, and the events in them."""

@@ -71,6 +71,10 @@ class LogUnavailable(LogError):
     """Reading the log failed; nothing is known to be wrong with its content."""
 
 
+class LockLost(LogUnavailable):
+    """The advisory lock that this process held is no longer its own."""
+
+
 class LogMissing(LogUnavailable):
     """There is no log at the place where one is to be read."""
 

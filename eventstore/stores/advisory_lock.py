@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 from psycopg import Error
 
-from eventstore.log.errors import LockedElsewhere, LogUnavailable
+from eventstore.log.errors import LockedElsewhere, LockLost, LogUnavailable
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, connected
 
@@ -24,7 +24,7 @@ _RELEASE_S_MAX: Final = 1.0
 """A server that hangs holds up the end of the process no longer; it ends the session by itself."""
 
 Check: TypeAlias = Callable[[], None]
-"""Raises ``LogUnavailable`` if the lock was lost, or if that cannot be found out."""
+"""Raises ``LockLost`` if the lock was lost, or if that cannot be found out."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
                 connection.execute("SELECT 1")
             except Error as error:
                 why = next(iter(str(error).splitlines()), "")
-                raise LogUnavailable(f"PostgreSQL: the advisory lock was lost: {why}") from error
+                raise LockLost(f"PostgreSQL: the advisory lock was lost: {why}") from error
 
         try:
             yield check

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
-from eventstore.log.errors import LockedElsewhere, LogError, LogUnavailable
+from eventstore.log.errors import LockedElsewhere, LockLost, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, LogReader
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
@@ -242,8 +242,9 @@ class ContinuousExport:
         try:
             self._step(log, exporter)
         except LogUnavailable as error:
-            if not exporter.is_certain:
-                raise  # the step has begun to write, and the next one finds out how far it came
+            # The lock is taken anew with the log; the next step finds what this has begun to write.
+            if isinstance(error, LockLost) or not exporter.is_certain:
+                raise
             self._report(error)
             self._step_at_s = time.monotonic() + self._settings.export.retry_s_max
         self._note(exporter.catalog)

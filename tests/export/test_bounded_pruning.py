@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from actors.archive.unneeded_rows import ReadRows, not_needed
 from actors.host.clock import system_clock
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LockLost, LogUnavailable
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
@@ -277,9 +277,10 @@ class Away(FaultyLog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reads_left", "plannings"), [("position", 0, 1), ("read_rows", 0, 1), ("lock", 1, 2)]
+    ("kind", "reads_left", "plannings"),
+    [("position", 0, 1), ("read_rows", 0, 1), ("lock", 0, 2), ("lock", 1, 2)],
 )
-def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_a_step_has_begun_to_write(
+def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_the_lock_is_lost_or_a_step_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reads_left: int, plannings: int
 ) -> None:
     at_once = {"lag_s_max": 1e-9, "retry_s_max": 1e-9}
@@ -303,7 +304,13 @@ def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_a_step_has_begun
 
     @contextmanager
     def locked(*_: object) -> Iterator[Callable[[], None]]:
-        yield lambda: away.fail_at("lock")
+        def check() -> None:
+            try:
+                away.fail_at("lock")
+            except LogUnavailable as error:
+                raise LockLost(str(error)) from error
+
+        yield check
 
     with closing(open_log(settings.log_dsn)) as log:
         log.setting("mediator_did", settings.mediator_did)

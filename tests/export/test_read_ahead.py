@@ -103,6 +103,7 @@ def test_an_export_goes_on_while_names_leave_the_log_and_no_step_brings_one_back
     naming_then: list[int] = []
 
     def go_on(_reached: int, _end: int) -> None:
+        assert export.is_certain, "a step that cannot read the log would end this"
         if not naming_then:
             assert export.step() is not None
             naming_then.append(len(naming(log, KEY.encode())))

@@ -272,8 +272,8 @@ class Exporter:
                 taken = TakenOut(*map(sum, zip(taken, found.taken, strict=True)))
             if not found.names_stay:
                 self._nameless.add(path)
+            self._is_certain = True  # also if nothing was to be rewritten
             progress(statement.manifest.last, self._catalog.last)
-        self._is_certain = True
         return taken
 
     def _take_names_out_of_log(self, progress: Callable[[int, int], None]) -> GoneNames:

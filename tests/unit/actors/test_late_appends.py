@@ -17,7 +17,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import MessageAccepted, MessagesPage, Refused, Reply
 from actors.host.host import Host
 from eventstore.log.codec import decode
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import BatchSealed
 from eventstore.log.streams import identity_stream, partition_stream
 from tests.log.faulty_log import FaultyLog
@@ -40,6 +40,12 @@ class SlowLog(FaultyLog):
     def read_stream(self, stream: UUID, **bounds: Any) -> Sequence[StoredEvent]:
         self._clock.now_ms += round(self.slow.get(stream, 0) * 1_000)
         return super().read_stream(stream, **bounds)
+
+    @override
+    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
+        if len(streams) > 1:  # the rows of a single one are read by ``read_stream``
+            self._clock.now_ms += round(sum(self.slow.get(one, 0) for one in streams) * 1_000)
+        return super().load_snapshots(streams)
 
 
 @pytest.fixture
@@ -108,6 +114,37 @@ def test_a_slow_read_has_nothing_appended_that_was_decided_before_it_either(
     assert all(isinstance(reply, MessageAccepted) for reply in write(owner, clock, OTHER, ME))
     slow.slow = {}
     assert [waiting(host(slow, clock), clock, did) for did in (OTHER, ME)] == [2, 1]
+
+
+def test_the_same_commands_succeed_after_one_that_took_too_long(
+    slow: SlowLog, clock: HandClock
+) -> None:
+    owner = host(slow, clock)
+    assert isinstance(write(owner, clock, OTHER)[0], MessageAccepted)
+    slow.slow = {identity_stream(ME): DECISION_S_MAX + 1}
+    hello = QueueMessage(FRIEND, b"hello")
+    sent = [submission(did, hello, sender=FRIEND, timestamp_ms=clock.now_ms) for did in (OTHER, ME)]
+    assert run(owner, *sent) == [LATE, LATE]
+    assert all(isinstance(reply, MessageAccepted) for reply in run(owner, *sent))
+
+
+def test_a_slow_log_delays_commands_to_identities_that_are_not_in_memory_and_refuses_none(
+    slow: SlowLog, clock: HandClock
+) -> None:
+    owner, dids = host(slow, clock), [f"did:x:cold-{n}" for n in range(100)]
+    for did in dids:
+        run(owner, submission(did, registration(did)))
+        run(owner, submission(did, SaveContract(contract(FRIEND, did))))
+    owner = host(slow, clock)
+    slow.slow = {identity_stream(did): 0.1 for did in dids}
+    hello, left, transactions = QueueMessage(FRIEND, b"hello"), dids, 0
+    while left:
+        at_ms = clock.now_ms
+        sent = [submission(did, hello, sender=FRIEND, timestamp_ms=at_ms) for did in left]
+        replies = run(owner, *sent)
+        assert all(isinstance(reply, MessageAccepted) for reply in replies)
+        left, transactions = left[len(replies) :], transactions + 1
+    assert transactions > 1
 
 
 def test_what_is_decided_in_time_is_appended(slow: SlowLog, clock: HandClock) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from actors.core.commands import (
     AcknowledgeMessages,
+    Command,
     Connect,
     GrantMediation,
     Page,
@@ -218,6 +219,23 @@ def test_a_page_after_damaged_envelopes_is_charged_once_to_its_reader(
     (found,) = run(made, replace(question, charge=1.0, source=b"me"))
     assert isinstance(found, Delivery)
     assert len(found.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "before", [QueryQueue(), QueueEnvelopes(KEY, [b"new"]), delivery("tablet", limit=1)]
+)
+def test_a_damaged_envelope_holds_up_no_delivery_behind_another_command_of_its_reader(
+    log: EventLog, clock: HandClock, tmp_path: Path, before: Command
+) -> None:
+    made, reader = host(log, clock=clock), READERS[0]
+    waiting_for(made, reader, 400)
+    damage_oldest(tmp_path, reader)
+    *_, found = run(made, unclaimed(reader, before), unclaimed(reader, delivery(limit=1)))
+    assert isinstance(found, Delivery)
+    assert len(found.messages) == 1
+    (state,) = run(made, unclaimed(reader, QueryQueue()))
+    assert isinstance(state, QueueState)
+    assert state.held_back == 1
 
 
 def test_one_page_is_read_by_itself(owner: Host, reads: NotedReads) -> None:
