@@ -214,6 +214,7 @@ class ContinuousExport:
         self._reporter.on_log(log.position())
         self._made = step = exporter.step()
         if step is not None:
+            self._reporter.on_step(step.last)
             self._on_step(step)
             self._steps += 1
         self._is_behind = step is not None and step.is_full
@@ -227,8 +228,6 @@ class ContinuousExport:
         if self._made is None and self._is_behind:
             return  # it failed
         self._fault, self._wait_s = "", _RETRY_S_MIN
-        if self._made is not None:
-            self._reporter.on_step(catalog.last)
         if not self._is_behind:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
 
