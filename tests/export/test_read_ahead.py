@@ -45,6 +45,20 @@ def with_one_read_ahead(
         yield export
 
 
+def release_key_of_erased(log: EventLog, place: ExportPlace) -> None:
+    """Let a key of an erased identity be released behind all that is exported of it."""
+    mediator, name = Mediator(log), f"key:{KEY}"
+    settle(mediator, GONE)
+    (claim,) = run(mediator.host, unclaimed(name, ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    erase(mediator, GONE)
+    export_all(log, place)
+    settle(mediator, STAYS)
+    export_all(log, place)
+    run(mediator.host, submission(STAYS, SaveContract(contract(STAYS, STAYS, NOW_S + DAY_S))))
+    run(mediator.host, unclaimed(name, ReleaseKey(GONE, claim.number)))
+
+
 def test_no_step_has_a_content_that_was_erased_before_what_was_erased_was_taken_out(
     log: EventLog, place: ExportPlace
 ) -> None:
@@ -66,16 +80,7 @@ def test_no_step_has_a_content_that_was_erased_before_what_was_erased_was_taken_
 def test_no_step_has_a_name_that_left_the_log_before_it_was_written(
     log: EventLog, place: ExportPlace
 ) -> None:
-    mediator, name = Mediator(log), f"key:{KEY}"
-    settle(mediator, GONE)
-    (claim,) = run(mediator.host, unclaimed(name, ClaimKey(GONE, holds_key=True)))
-    assert isinstance(claim, KeyClaim)
-    erase(mediator, GONE)
-    export_all(log, place)
-    settle(mediator, STAYS)
-    export_all(log, place)
-    run(mediator.host, submission(STAYS, SaveContract(contract(STAYS, STAYS, NOW_S + DAY_S))))
-    run(mediator.host, unclaimed(name, ReleaseKey(GONE, claim.number)))
+    release_key_of_erased(log, place)
     with with_one_read_ahead(log, place, lambda read: read.last == log.position()) as export:
         export.take_out_erased()
         assert naming(log, KEY.encode()) == []
@@ -90,16 +95,7 @@ def test_an_export_goes_on_while_names_leave_the_log_and_no_step_brings_one_back
     log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(name_erasure, "_ROWS", 3)
-    mediator, name = Mediator(log), f"key:{KEY}"
-    settle(mediator, GONE)
-    (claim,) = run(mediator.host, unclaimed(name, ClaimKey(GONE, holds_key=True)))
-    assert isinstance(claim, KeyClaim)
-    erase(mediator, GONE)
-    export_all(log, place)
-    settle(mediator, STAYS)
-    export_all(log, place)
-    run(mediator.host, submission(STAYS, SaveContract(contract(STAYS, STAYS, NOW_S + DAY_S))))
-    run(mediator.host, unclaimed(name, ReleaseKey(GONE, claim.number)))
+    release_key_of_erased(log, place)
     naming_then: list[int] = []
 
     def go_on(_reached: int, _end: int) -> None:
