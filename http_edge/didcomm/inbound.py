@@ -204,12 +204,13 @@ class Inbound:
             # Before the lookup: only the queue of a registered name would refuse it.
             charge_unproven(0)
             return MessageRejection(self.rejected(RejectionReason.EXPIRED, name))
+        # Each further DID of a key is looked up like a further recipient.
+        for _ in range(len(recipients) - 1 + sum(len(own) - 1 for own in found.dids.values())):
+            charge_unproven(size_bytes)
         if len(recipients) == 1:
             first, dids = recipients[0], found.dids
             replies = [await self._forwarding.forward(first, envelopes, command, dids)]
         else:
-            for _ in recipients[1:]:
-                charge_unproven(size_bytes)
             replies = await self._forwarding.forward_to_all(
                 recipients, envelopes, command, found.dids
             )

@@ -59,7 +59,7 @@ class ToForward(msgspec.Struct, frozen=True):
     envelopes: QueueEnvelopes
     forward: Message | None = None
     work: int = 0
-    dids: Mapping[str, str] = {}
+    dids: Mapping[str, Sequence[str]] = {}
 
 
 class NotTaken(msgspec.Struct, frozen=True):

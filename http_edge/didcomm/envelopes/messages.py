@@ -336,15 +336,15 @@ class Forward(msgspec.Struct, frozen=True):
     that are no valid name are left out, so the list may be empty: the recipient is unknown here.
     ``payloads`` are the envelopes as JSON, at least one, to be queued in this order, all or none.
     They expire at ``expires_at_s``, Unix seconds, and should wait for ``delay_ms`` before they are
-    handed on. ``dids`` are the names by their DIDs of recipients that ``recipients`` names by their
-    keys: a DID URL of a key has both, and its owner may have registered either.
+    handed on. ``dids`` are the names by their DIDs, none twice, of recipients that ``recipients``
+    names by their keys: a DID URL of a key has both, and its owner may have registered either.
     """
 
     recipients: Sequence[str]
     payloads: Sequence[bytes]
     expires_at_s: int | None = None
     delay_ms: int = 0
-    dids: Mapping[str, str] = {}
+    dids: Mapping[str, Sequence[str]] = {}
 
 
 class Unpacked(msgspec.Struct, frozen=True):

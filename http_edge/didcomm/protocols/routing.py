@@ -26,15 +26,14 @@ FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
 """The name of a forward in measures and refusal counts, by DIDComm generation."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
-_NO_DIDS: Final[Mapping[str, str]] = {}
+_NO_DIDS: Final[Mapping[str, Sequence[str]]] = {}
 Wake: TypeAlias = Callable[[str], None]
 """Called with an identity for which a message was queued; must not block."""
 
 
-def _others(name: str, dids: Mapping[str, str]) -> Sequence[str]:
-    """Return the other names of one recipient: its key on the other curve, and its DID."""
-    did = dids.get(name)
-    return [*twins(name), *([] if did is None else [did])]
+def _others(name: str, dids: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Return the other names of one recipient: its key on the other curve, and its DIDs."""
+    return [*twins(name), *dids.get(name, ())]
 
 
 class Forwarding:
@@ -62,7 +61,7 @@ class Forwarding:
         name: str,
         envelopes: QueueEnvelopes,
         command: bytes,
-        dids: Mapping[str, str] = _NO_DIDS,
+        dids: Mapping[str, Sequence[str]] = _NO_DIDS,
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
@@ -100,7 +99,7 @@ class Forwarding:
         names: Sequence[str],
         envelopes: QueueEnvelopes,
         command: bytes,
-        dids: Mapping[str, str] = _NO_DIDS,
+        dids: Mapping[str, Sequence[str]] = _NO_DIDS,
     ) -> list[EnvelopeQueued | Refusal]:
         """Queue envelopes for the owners of these names, once for each owner.
 
@@ -119,7 +118,7 @@ class Forwarding:
         return [*queued, *(owner for _, owner in found if isinstance(owner, Refusal))]
 
     async def _find_key(
-        self, name: str, command: bytes, dids: Mapping[str, str]
+        self, name: str, command: bytes, dids: Mapping[str, Sequence[str]]
     ) -> tuple[str, KeyOwner | Refusal]:
         """Find the owner of a name or of another; return it with the name that it registered."""
         for each in (name, *_others(name, dids)):

@@ -232,6 +232,22 @@ async def test_a_v1_forward_to_the_key_of_a_registered_did_reaches_its_owner(
     assert (await bob.wallet.status()).message_count == others
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_v1_forward_to_a_key_of_several_dids_looks_up_each_of_them(
+    network: WalletNetwork, bob: Bob, others: int
+) -> None:
+    wallet, sender = await connected(network), Sender(network)
+    recipient = await wallet.new_recipient("peer2")
+    (signing,) = (part[1:] for part in recipient.did.split(".") if part.startswith("Vz6Mk"))
+    envelope = orjson.loads(sender.sealed("hello", recipient.did))
+    dids = [recipient.did, "did:web:other.example", "did:web:another.example"]
+    to = [*(f"{did}#{signing}" for did in dids), base58(bob.key)][: 3 + others]
+    assert (await network.post(forwarded(to, envelope))).status == 202
+    read = [sender.text_in(recipient, picked.envelope) async for picked in wallet.drain()]
+    assert read == ["hello"]
+    assert (await bob.wallet.status()).message_count == others
+
+
 async def test_a_v1_forward_reaches_a_registered_key_by_its_name_on_the_other_curve(
     network: WalletNetwork, bob: Bob
 ) -> None:
@@ -297,3 +313,11 @@ async def test_the_address_pays_for_each_of_several_recipients(network: WalletNe
     names = [*keys(4)]
     envelopes = [pack(orjson.dumps(fresh()), names, SENDER) for _ in range(3)]
     assert [(await network.post(one)).status for one in envelopes] == [202, 202, 429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": PAID}])
+async def test_the_address_pays_for_each_further_did_of_a_key(network: WalletNetwork) -> None:
+    (key,) = keys(1)
+    to = [f"did:web:{host}.example#{base58(key)}" for host in "abcd"]
+    body = forwarded(to, orjson.loads(envelope_of(key, "one")))
+    assert [(await network.post(body)).status for _ in range(3)] == [202, 202, 429]

@@ -51,10 +51,16 @@ def test_a_recipient_in_any_spelling_is_one_key(to: object) -> None:
 
 def test_a_key_of_another_did_is_one_recipient_with_the_name_of_that_did_beside_it() -> None:
     url = f"{CAROL.peer2}#{MULTIBASE[1:]}"
-    dids = {A: canonical_name(CAROL.peer2) or ""}
+    dids = {A: [canonical_name(CAROL.peer2) or ""]}
     for to in (url, [url, A], [A, url]):
         assert read(to) == Forward([A], [PACKED], dids=dids)
     assert read(f"did:sov:BzCbsNYhMrjHiqZDTUASHg#{A}") == Forward([A], [PACKED])
+
+
+def test_a_key_of_several_dids_is_one_recipient_with_all_their_names_none_twice() -> None:
+    names = [f"did:web:{host}.example" for host in "abc"]
+    urls = [f"{name}#{MULTIBASE}" for name in (*names, names[0])]
+    assert read([*urls, B], recipients_max=5) == Forward([A, B], [PACKED], dids={A: names})
 
 
 def test_several_recipients_keep_their_order() -> None:

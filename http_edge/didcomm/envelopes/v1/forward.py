@@ -37,7 +37,11 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
     if payload is None:
         return None
     found = [(name, each) for each in names if (name := _recipient_name(each))]
-    dids = {name: did for name, each in found if (did := _did_beside(each, name))}
+    dids: dict[str, list[str]] = {}
+    for name, each in found:
+        did = _did_beside(each, name)
+        if did is not None and did not in dids.setdefault(name, []):
+            dids[name].append(did)
     recipients = list(dict.fromkeys(name for name, _ in found))
     return Forward(recipients, [payload], message.expires_at_s, dids=dids)
 
