@@ -86,8 +86,8 @@ class Rates(Section):
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature or timestamp, a nonce that was used before, no envelope, or an unknown
     recipient and didcomm.unknown_recipient is not accept. Each 16 KiB of it cost as many again. A
-    registration or a handshake costs the same, since a stranger needs only a new key for another
-    identity. One address sends 117 such requests a second, or 20 of 64 KiB."""
+    registration or a handshake costs the same: a stranger needs only a new key. One address sends
+    117 such a second, or 20 of 64 KiB. What exceeds its bucket it owes, at most one bucket more."""
     registrations_per_s: float = Field(default=100, ge=0)
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are

@@ -43,8 +43,12 @@ TOKENS = 100
 class Address:
     """An address with ``TOKENS``, and a request of it."""
 
-    def __init__(self, per_address_per_s: float = TOKENS, *, edges: int = 1) -> None:
-        rates = Rates(per_address_per_s=per_address_per_s, burst_s=1, unproven_tokens=16)
+    def __init__(
+        self, per_address_per_s: float = TOKENS, *, edges: int = 1, unproven_tokens: float = 16
+    ) -> None:
+        rates = Rates(
+            per_address_per_s=per_address_per_s, burst_s=1, unproven_tokens=unproven_tokens
+        )
         self.rates = AddressRates(rates, edges)
         self.now_s = 0.0
         self.looks = 0
@@ -133,6 +137,20 @@ def test_an_address_owes_as_soon_as_it_has_less_than_nothing() -> None:
     address.request.run(charge_message, 0)
     assert address.request.run(is_owing)
     assert not is_owing()
+
+
+@pytest.mark.parametrize("tokens", [TOKENS, 2 * TOKENS, 10_000])
+def test_an_address_that_one_unproven_request_costs_its_bucket_is_served_once_it_has_paid(
+    tokens: float,
+) -> None:
+    address = Address(unproven_tokens=tokens)
+    address.request.run(charge_message, 0)
+    address.request.run(charge_unproven, 0)
+    owed = min(1 + tokens - TOKENS, TOKENS)
+    address.now_s += (owed - 0.01) / TOKENS
+    assert address.request.run(is_owing)
+    address.now_s += 0.01 / TOKENS
+    assert not address.request.run(is_owing)
 
 
 def test_an_edge_has_its_share_of_a_rate_and_newcomers_are_counted_as_unproven() -> None:
