@@ -10,8 +10,9 @@ A pass reads the rows in order and changes those that name an erased identity. I
 
 Of an identity that has come back, names leave the rows up to the end of its last erasure; only the
 row of a DID that was never let go and so speaks for it again keeps them. From a keylist that no
-longer has a key of this name, the name leaves all rows. A DID that speaks for an account again
-after its own erasure counts as come back.
+longer has a key of this name, the name leaves all rows, in one transaction: between two, a row that
+added the key would have lost the name, and the row that removed it not yet. A DID that speaks for
+an account again after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -88,6 +89,7 @@ COMING_BACK: Final[Sequence[type[Event]]] = (
 )
 """Events by which an erased identity comes back; the last one unless it names no account."""
 _SAID_LAST: Final = topics_of(IdentityErased, *COMING_BACK)
+_LISTING: Final = topics_of(KeylistUpdated)
 _OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
 
@@ -213,6 +215,8 @@ class NameErasure:
         self._keeping: dict[UUID, bool] = {}
         self._ends: dict[UUID, dict[bytes | None, int]] = {}
         self._unsealed: list[tuple[LogRow, Event | None]] = []
+        self._keylists: dict[UUID, set[int]] = {}
+        """By stream, the positions of the rows that lose a name last, all of a stream together."""
         seam = stored_seam(log)
         self._seam = 0 if seam is None else seam.position
         self._whole_to = 0 if seam is None else seam.whole_to
@@ -226,14 +230,29 @@ class NameErasure:
         """
         read = self._log.read_log(after=self.reached, limit=_ROWS) if self._is_left else ()
         page = [one for one in read if one.id <= self.end]
-        changes: list[ChangedRow] = []
+        changes = [] if page else self._of_keylists()
         for notification in page:
             changes += self._take(notification)
             self.reached = notification.id
-        if changes:
-            self._log.change_rows(changes)
-            self.changed += len(changes)
-        return bool(page) and self._is_left
+        for start in range(0, len(changes), _ROWS):
+            batch = changes[start : start + _ROWS]
+            self._log.change_rows(batch)
+            self.changed += len(batch)
+        return bool(self._keylists) or (bool(page) and self._is_left)
+
+    def _of_keylists(self) -> list[ChangedRow]:
+        """The changes of the next keylists, each whole: more than ``_ROWS`` of one at most."""
+        changes: list[ChangedRow] = []
+        while self._keylists:
+            stream, positions = next(iter(self._keylists.items()))
+            if changes and len(changes) + len(positions) > _ROWS:
+                break
+            del self._keylists[stream]
+            rows = self._log.stream_rows(stream, topics=_LISTING)
+            own = [(row, decode_or_none(row.topic, row.state)) for row in rows]
+            hits = self._hits(one for one in own if one[0].position in positions)
+            changes += [ChangedRow(row.stream, row.position, row.state, to) for row, to in hits]
+        return changes
 
     @property
     def _is_left(self) -> bool:
@@ -276,10 +295,13 @@ class NameErasure:
                 self.nameless.add(row.stream)
             if is_taken:
                 self._keys.update(*erased_names(row.topic, after).values())
+            elif row.topic in _LISTING and not self._is_gone(row.position, row.stream):
+                self._keylists.setdefault(UUID(bytes=row.stream), set()).add(row.position)
         return [
             ChangedRow(row.stream, row.position, row.state, after)
             for row, after in hits
             if row.state != after
+            and row.position not in self._keylists.get(UUID(bytes=row.stream), ())
         ]
 
     def _without_names(self, row: LogRow, event: Event) -> bytes | None:

@@ -26,6 +26,8 @@ from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.streams import identity_stream
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
 from tests.contract.test_name_erasure_contract import (
+    KilledError,
+    KilledLog,
     message_ids,
     naming,
     register,
@@ -37,7 +39,7 @@ from tests.contract.test_retention_contract import Mediator, is_sound
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import connection, run, submission, unclaimed
 
-SPEAKER = "did:key:z6MkSpeaker"
+SPEAKER, OTHER = "did:key:z6MkSpeaker", "did:key:z6MkOther"
 
 
 def erased_until(log: EventLog) -> int:
@@ -172,3 +174,31 @@ def test_a_pass_changes_nothing_that_others_have(
     listing = log.stream_rows(identity_stream(STAYS), topics=topics_of(KeylistUpdated))
     named = [GONE.encode() in row.state for row in listing]
     assert named[1:] == ([True] if given_up == "never" else [False, False])
+
+
+def test_a_pass_that_is_killed_at_any_change_changes_nothing_that_others_have(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_erasure, "_ROWS", 3)
+    mediator = settled(log)
+    settle(mediator, OTHER)
+    for did in (STAYS, OTHER):
+        (key,) = register(mediator, did, GONE)
+        send(mediator, STAYS, GONE, b"between")
+        give_up = unclaimed(did, UpdateKeylist([], [GONE]))
+        run(mediator.host, give_up, unclaimed(f"key:{GONE}", ReleaseKey(did, key.claim)))
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    erase(mediator, GONE)
+    before, killed = others(log), 0
+    while True:
+        try:
+            take_out_names(KilledLog(log, 1, is_done=False))
+        except KilledError:
+            killed += 1
+        else:
+            break
+        assert others(log) == before
+    assert killed > 2
+    listing = log.stream_rows(identity_stream(OTHER), topics=topics_of(KeylistUpdated))
+    assert [GONE.encode() in row.state for row in listing[1:]] == [False, False]
+    assert take_out_names(log) == 0
