@@ -113,6 +113,42 @@ def test_a_commit_that_is_changed_before_it_is_read_back_is_never_signed_for(
     assert (Damage.BAD_SIGNATURE, *changed) in {(f.fault, f.path) for f in findings(place)}
 
 
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        (rb'(\\"maxValues\\": \{\\"position\\": )\d+', rb"\g<1>1"),
+        (rb"\Z", b'\n{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}'),
+        (rb'(?s)(\{"add".*?"tags":)null(.*?\n)', rb"\g<0>\g<1>{}\g<2>"),
+        (rb'\{"add".*\n', b""),
+        (rb"\Z", b"\n[1]"),
+    ],
+)
+def test_a_commit_whose_actions_are_changed_before_it_is_read_back_is_not_signed_for(
+    sqlite_log: EventLog, place: ExportPlace, said: bytes, instead: bytes
+) -> None:
+    changed: list[str] = []
+
+    class Raced(ExportPlace):
+        def sync(self, path: str) -> None:
+            super().sync(path)
+            if path in changed:
+                content = self.read(path)
+                self.write(path, re.sub(said, instead, content, count=1))
+                assert self.read(path) != content
+
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, Raced(place.filesystem, place.root))) as export:
+        growing.grow()
+        assert export.step()
+        mark = place.read(END)
+        growing.grow()
+        changed.append(commit_path(export.catalog.next_version))
+        with pytest.raises(ExportDamaged) as refused:
+            export.step()
+        assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, *changed)
+    assert place.read(END) == mark
+
+
 def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleExport) -> None:
     """The first commits may be gone, because a checkpoint stands for them."""
     mark = read_mark(sample.place, None)

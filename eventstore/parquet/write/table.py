@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -69,6 +70,9 @@ _APP: Final = "poste.export"
 _BY_HAND: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _CREATED_AT: Final = 0
 """The first version of a table."""
+_NOT_COMPARED: Final = frozenset({"modificationTime", "deletionTimestamp", "extendedFileMetadata"})
+"""Members of an action that differ between two exporters, or are the library's own."""
+_ACTION: Final = msgspec.json.Decoder(dict[str, dict[str, Any]])
 _NOTHING: Final[Mapping[str, int]] = {}
 
 
@@ -112,7 +116,7 @@ class TableWriter:
             if open_table(self._place) is None:
                 raise
             self._require_newest(said, error)
-        return self._committed(catalog, said)
+        return self._committed(catalog, said, actions)
 
     def commit(
         self,
@@ -161,7 +165,8 @@ class TableWriter:
                 )
         except CommitFailedError as error:
             self._require_newest(said, error)
-        return self._committed(replace(before, statements=statements, strays=()), said)
+        catalog = replace(before, statements=statements, strays=())
+        return self._committed(catalog, said, actions)
 
     def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
         """Write the end mark, and the time until which the export is complete.
@@ -289,11 +294,14 @@ class TableWriter:
             raise self.gone()
         return self._table
 
-    def _committed(self, catalog: Catalog, said: TableVersion) -> Catalog:
+    def _committed(
+        self, catalog: Catalog, said: TableVersion, actions: Sequence[AddAction | RemoveAction]
+    ) -> Catalog:
         """Read a commit back for its SHA-256, which the next version and the mark sign.
 
         The library wrote it. Verification trusts the SHA-256 in place of the commit's signature,
-        so the commit must have the statement that was signed.
+        so the commit must have the statement that was signed, and programs trust its statistics, so
+        it must have the actions that were written.
         """
         path = commit_path(said.version)
         self._table = None
@@ -301,6 +309,8 @@ class TableWriter:
         content = self._place.read(path)
         if parse_version(said.version, content, None) != said:
             raise ExportDamaged(path, Damage.CHANGED, "it has another statement than was signed")
+        if not _has_exactly(actions, content, is_first=said.version == _CREATED_AT):
+            raise ExportDamaged(path, Damage.CHANGED, "it has other actions than were written")
         return replace(catalog, version=said, commit=hashlib.sha256(content).hexdigest())
 
     def _checkpoint(self, version: int) -> dict[str, str]:
@@ -388,6 +398,34 @@ def _is_checkpoint_due(said: TableVersion) -> bool:
 def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAction:
     values: dict[str, str | None] = {DATE: day_of(path)}
     return RemoveAction(path.removeprefix(f"{EVENTS}/"), is_change, now_ms, size, values)
+
+
+def _has_exactly(
+    actions: Sequence[AddAction | RemoveAction], commit: bytes, *, is_first: bool
+) -> bool:
+    """Whether a commit adds and removes these files, with these statistics, and does no more."""
+    written: list[tuple[str, dict[str, Any]]] = []
+    for one in actions:
+        said: dict[str, Any] = {"path": one.path, "size": one.size}
+        said |= {"partitionValues": one.partition_values, "dataChange": one.data_change}
+        if isinstance(one, AddAction):
+            written.append(("add", said | {"stats": one.stats}))
+        else:
+            written.append(("remove", said))
+    beside = {"commitInfo", "txn", *(("protocol", "metaData") if is_first else ())}
+    try:
+        read = [_ACTION.decode(line) for line in commit.splitlines() if line.strip()]
+    except msgspec.ValidationError:
+        return False
+    found = [
+        (kind, {n: v for n, v in said.items() if v is not None and n not in _NOT_COMPARED})
+        for line in read for kind, said in line.items() if kind not in beside
+    ]  # fmt: skip
+    return sorted(found, key=_path_in) == sorted(written, key=_path_in)
+
+
+def _path_in(action: tuple[str, dict[str, Any]]) -> str:
+    return str(action[1].get("path"))
 
 
 def _properties(said: TableVersion, text: str) -> CommitProperties:
