@@ -46,6 +46,8 @@ WRITER_CACHE_KIB: Final = 65_536
 READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
+_LONG_WAIT_S: Final = 3.0
+"""The longest that a long read waits for the WAL's truncation, which is tried once a second."""
 _STEPS_BETWEEN_LOOKS: Final = 1_000_000
 """Steps of SQLite's machine, a tenth of a second, between two looks at the time of a transaction
 with a bound: each look waits for its turn among the threads of Python."""
@@ -201,16 +203,23 @@ class SqliteReaders:
         self._in_use = 0
         self._closed = False
         self._changed = threading.Condition()
+        self.long_may_begin = threading.Event()
+        """Clear while a truncation of the WAL waits for the reads that are under way."""
+        self.long_may_begin.set()
 
     @contextmanager
     def transaction(self, seconds_max: float | None = None) -> Iterator[sqlite3.Cursor]:
         """A transaction that sees one snapshot and changes nothing, for ``seconds_max`` at most.
+
+        One with a bound may be long, so it waits a little where the WAL is to be truncated.
 
         Raises:
             OutOfTime: it took longer.
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """
+        if seconds_max is not None:
+            self.long_may_begin.wait(_LONG_WAIT_S)
         with library_errors():
             connection = self._take()
             try:
@@ -289,6 +298,7 @@ class SqliteWriter:
         *,
         checkpoint_bytes: int,
         erased_within_s: float,
+        long_may_begin: threading.Event,
     ) -> None:
         self.connection = connect()
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")
@@ -296,7 +306,13 @@ class SqliteWriter:
         self._turn = threading.Lock()
         (self._pages,) = self.connection.execute("PRAGMA page_count").fetchone()
         self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
-        self._erasure = Erasure(connect, self._turn, self._remove_erased, within_s=erased_within_s)
+        self._erasure = Erasure(
+            connect,
+            self._turn,
+            self._remove_erased,
+            within_s=erased_within_s,
+            long_may_begin=long_may_begin,
+        )
 
     def erased(self) -> None:
         """Schedule the removal, also from the files, of what the last transaction erased."""

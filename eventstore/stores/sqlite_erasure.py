@@ -4,7 +4,8 @@ Some time after an erasure a thread removes all contents that were erased by the
 (``eventstore.stores.sqlite_contents``): the longer it waits, the more of them share their pages.
 That overwrites their keys, but a page as it was stays in the file until a checkpoint, and in the
 WAL until that room is used again. So the thread then moves the WAL into the file and truncates the
-WAL. It takes no more than moments between two commits, and tries again if a reader is in the way.
+WAL. It takes no more than moments between two commits, and tries again if a reader is in the way;
+until then the next long read waits, or one after the other would be in the way for ever.
 
 SQLite uses free pages in the file again first. If they are a large part of the file, pages at its
 end move into them, some at a time, and the file becomes shorter; only in files that were made for
@@ -54,13 +55,16 @@ class Erasure:
         remove: Callable[[int], int | None],
         *,
         within_s: float,
+        long_may_begin: threading.Event | None = None,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
         ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes;
         ``remove`` removes some erased contents, the first ones after a position, from the tables,
-        and returns the position of the last one, or None if there is none.
+        and returns the position of the last one, or None if there is none. ``long_may_begin`` is
+        clear while a reader is in the way of the WAL's truncation.
         """
+        self._long_may_begin = long_may_begin or threading.Event()
         self._connect = connect
         self._turn = turn
         self._remove = remove
@@ -97,6 +101,7 @@ class Erasure:
         if thread is not None:
             thread.join()
             self._purged()
+            self._long_may_begin.set()
 
     def _work(self) -> None:
         # A stop may come at any moment, also between the wait and the clear.
@@ -118,8 +123,13 @@ class Erasure:
                 is_done = self._truncated(connection)
         except (OperationalError, sqlite3.Error) as error:
             self._failed(error)
+            self._long_may_begin.set()
             return False
         self._fault = ""
+        if is_done:
+            self._long_may_begin.set()
+        else:
+            self._long_may_begin.clear()
         return is_done
 
     def _failed(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 
 from eventstore.log.event_log import EventLog
 from eventstore.stores import sqlite_erasure
-from eventstore.stores.sqlite_connections import connect
+from eventstore.stores.recorder_log import RecorderLog
+from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
+from eventstore.stores.sqlite_log import SqliteStore
 from eventstore.stores.sqlite_sizes import wal_bytes
-from tests.log.samples import OWNER, append, message
+from tests.log.samples import OWNER, append, message, removed
 from tests.log.test_sqlite_erasure import opened, until
 
 NOT_LATER_S = 0.5
@@ -66,6 +69,27 @@ def test_a_reader_in_the_way_has_the_thread_try_again_by_itself_and_then_rest(
         until(lambda: wal_bytes(path) == 0)
     until(lambda: not erasure._wanted.is_set())
     erasure.stop()
+
+
+@pytest.mark.usefixtures("passes")
+def test_long_reads_one_after_another_leave_the_wal_a_moment_to_be_truncated(path: Path) -> None:
+    create_file(path)
+    with closing(SqliteStore(path, erased_within_s=0.0)) as store, ThreadPoolExecutor() as threads:
+        log, may_begin = RecorderLog(store), store._readers.long_may_begin
+        append(log, OWNER, message(b"one"))
+        until(lambda: wal_bytes(path) > 0)
+
+        def size_as_it_begins() -> int:
+            with store.reading(60.0):
+                return wal_bytes(path)
+
+        with store.reading(60.0) as session:
+            assert session.rows("SELECT COUNT(*) FROM contents") == [(1,)]
+            append(log, OWNER, removed([1], "id"))
+            until(lambda: not may_begin.is_set())
+            next_one = threads.submit(size_as_it_begins)
+        assert next_one.result() == 0
+        assert may_begin.is_set()
 
 
 @pytest.mark.usefixtures("log")
