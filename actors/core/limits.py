@@ -71,10 +71,11 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     If several commands came recently, a transaction waits for more, as long as the last one took
     and at most ``commit_delay_s_max``. The work of one transaction and the rate of one sender (0
     for no limit) are in the units of ``actors.core.cost``; a host keeps the rates of ``keys_max``
-    senders.
+    senders. An edge waits for an answer for ``host_call_s_max``.
     """
 
     timestamp_window_ms: int = 300_000
+    host_call_s_max: float = 30.0
     nonces_per_shard_max: int = 200_000
     unproven_nonces_max: int = 200_000
     transaction_work_max: float = 1_024

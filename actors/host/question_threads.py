@@ -2,7 +2,8 @@
 
 Moves of partitions and health checks wait for the log, and pages wait for the disk. Each kind of
 question has threads of its own, so that none delays the question whether the host lives, and no
-page of a long history, which takes seconds, one of messages or public events.
+page of a long history, which takes seconds, one of messages or public events. A page that is no
+longer waited for when its turn comes is not read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -69,18 +71,31 @@ _KINDS: Final[Mapping[type, str]] = {
 neither the writer nor the log: a host that hangs there still answers whether it lives."""
 
 
+class _Received(NamedTuple):
+    question: AnyQuestion
+    answered: Answered
+    at_s: float
+
+
 class QuestionThreads:
     """Answers questions in msgpack, each on a thread of its kind."""
 
-    def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[AnyQuestion], object],
+        *,
+        call_s_max: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Start threads that call ``answer``; any exception from it fails the question.
 
-        But a host without memory ends: it would fail one question after the other.
+        But a host without memory ends: it would fail one question after the other. ``call_s_max``
+        is how long an edge waits for an answer, in seconds; ``monotonic`` gives seconds.
         """
-        self._answer = answer
+        self._answer, self._call_s_max, self._monotonic = answer, call_s_max, monotonic
         self._failing: dict[type, type] = {}
         self._threads: list[threading.Thread] = []
-        self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
+        self._inboxes: dict[str, queue.SimpleQueue[_Received | None]] = {}
         for kind, count in THREADS.items():
             inbox = self._inboxes[kind] = queue.SimpleQueue()
             for _ in range(count):
@@ -95,7 +110,7 @@ class QuestionThreads:
             msgspec.DecodeError: ``question`` is not a question.
         """
         found = QUESTIONS.decode(question)
-        self._inboxes[_kind_of(found)].put((found, answered))
+        self._inboxes[_kind_of(found)].put(_Received(found, answered, self._monotonic()))
 
     def stop(self) -> None:
         """End the threads after they have answered all questions, so that the log can be closed.
@@ -110,10 +125,13 @@ class QuestionThreads:
             if thread.is_alive():
                 break
 
-    def _work(self, inbox: queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]) -> None:
+    def _work(self, inbox: queue.SimpleQueue[_Received | None]) -> None:
         while (item := inbox.get()) is not None:
-            found, answered = item
+            found, answered, at_s = item
             kind = type(found)
+            if kind is ReadPages and self._monotonic() - at_s >= self._call_s_max:
+                answered(None)
+                continue
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
             except MemoryError as error:

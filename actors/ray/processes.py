@@ -196,7 +196,8 @@ class RayIdentityHost(IdentityHost):
     def _open(self, options: HostOptions, prepare: Prepare) -> None:
         self._options, self._prepare = options, prepare
         term = HostTerm(options.lease_s)
-        self._questions = QuestionThreads(self.answer)
+        call_s_max = options.limits.host_call_s_max
+        self._questions = QuestionThreads(self.answer, call_s_max=call_s_max)
         self._server = HostServer(self._take, self._questions.ask, self.forget_edge)
         log, settles_s = _opened(options), options.limits.retention.clock_settles_s
         newest = newest_ms(log)

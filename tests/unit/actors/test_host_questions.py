@@ -393,7 +393,7 @@ def test_a_host_whose_writer_or_log_hangs_answers_what_it_holds(
         if not isinstance(one, WAIT_FOR_NOTHING):
             goes_on.wait()
 
-    threads = QuestionThreads(answer)
+    threads = QuestionThreads(answer, call_s_max=WAIT_S)
     for _ in range(20):
         threads.ask(msgspec.msgpack.encode(question), lambda _: None)
     threads.ask(msgspec.msgpack.encode(QueryHoldings()), lambda _: holds.put(True))

@@ -6,7 +6,8 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Never
 
@@ -22,6 +23,7 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 
 ANSWERED_S_MAX = 10.0
+CALL_S_MAX = 30.0
 CAUSE = "OperationalError: no route to host"
 LINES = [f"{kind} failed: LogUnavailable: {CAUSE}" for kind in ("Ping", "QueryStats")]
 
@@ -46,8 +48,10 @@ class Exhausted(Log):
 
 
 @contextmanager
-def threads_of(log: Log) -> Iterator[QuestionThreads]:
-    threads = QuestionThreads(log.answer)
+def threads_of(
+    log: Log, monotonic: Callable[[], float] = time.monotonic
+) -> Iterator[QuestionThreads]:
+    threads = QuestionThreads(log.answer, call_s_max=CALL_S_MAX, monotonic=monotonic)
     try:
         yield threads
     finally:
@@ -87,11 +91,12 @@ class LongHistories(Log):
     """A log that answers no question about a history until it is released."""
 
     def __init__(self) -> None:
-        self.released = threading.Event()
+        self.begun, self.released = queue.SimpleQueue[int](), threading.Event()
 
     @override
     def answer(self, question: AnyQuestion) -> object:
         assert isinstance(question, ReadPages)
+        self.begun.put(question.reads[0].page.offset)
         if isinstance(question.reads[0].where, SavedEventsFilter):
             assert self.released.wait(ANSWERED_S_MAX)
         return "answer"
@@ -114,3 +119,28 @@ def test_no_page_of_messages_or_public_events_waits_for_long_histories() -> None
         assert histories.empty()
         log.released.set()
         assert all(histories.get(timeout=ANSWERED_S_MAX) for _ in range(4))
+
+
+def test_a_history_for_which_its_edge_waits_no_longer_is_not_read_in_its_turn() -> None:
+    log, now_s = LongHistories(), 0.0
+    answers = queue.SimpleQueue[tuple[int, bool]]()
+    with threads_of(log, lambda: now_s) as threads:
+
+        def ask(number: int) -> None:
+            read = Read("did:x:me", Page(number, 1), SavedEventsFilter())
+            threads.ask(
+                msgspec.msgpack.encode(ReadPages([read])),
+                lambda answer: answers.put((number, answer is not None)),
+            )
+
+        ask(0)
+        assert log.begun.get(timeout=ANSWERED_S_MAX) == 0
+        for number in (1, 2):
+            ask(number)
+        now_s = 0.1
+        ask(3)
+        now_s = CALL_S_MAX
+        log.released.set()
+        answered = [answers.get(timeout=ANSWERED_S_MAX) for _ in range(4)]
+        assert answered == [(0, True), (1, False), (2, False), (3, True)]
+        assert (log.begun.get(timeout=ANSWERED_S_MAX), log.begun.empty()) == (3, True)
