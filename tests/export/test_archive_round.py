@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -195,6 +196,27 @@ def test_what_keeps_rows_in_the_log_is_shown_until_it_is_over(
     shown = figures(settings.data_dir, NOW_MS)
     assert (shown["fault"], shown["fault_age_s"]) == ("", None)
     assert shown["rows_left"] > 0
+
+
+def test_an_archive_that_the_log_has_left_behind_is_shown_with_its_remedy_which_ends_it(
+    settings: Settings, log: EventLog, tmp_path: Path
+) -> None:
+    history = played(log, 150)
+    export = settings.export.model_copy(update={"to": str(tmp_path / "moved")})
+    archive_once(settings, is_checked=False, clock=lambda: LATER_MS)
+    shutil.copytree(settings.archive_place, tmp_path / "moved")
+    history.play(random_script(3, 100))
+    read_ids(history)
+    exporting = settings.model_copy(update={"export": export})
+    archived = archive_once(exporting, is_checked=False, clock=lambda: LATER_MS)
+    assert archived is not None
+    faults = []
+    for one in (settings, exporting):
+        run_beside(one, threading.Event(), Reporter(one.data_dir, lambda: NOW_MS))
+        faults.append(figures(one.data_dir, NOW_MS)["fault"])
+    assert f"rows up to position {archived.seam} left the log" in faults[0]
+    assert "copy the archive there first, or set export.to to where it is" in faults[0]
+    assert faults[1] == ""
 
 
 def test_an_interruption_ends_a_round_between_two_transactions(

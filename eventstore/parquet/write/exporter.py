@@ -486,8 +486,8 @@ def _check_reaches_seam(log: LogReader, last: int, place: ExportPlace) -> None:
     seam = seam_position(log)
     if last < seam:
         raise ExportRefused(
-            f"rows up to position {seam} left the log for its archive, but the export at"
-            f" {place.address()} ends at {last}: copy the archive there first"
+            f"rows up to position {seam} left the log for its archive, but {place.address()} ends"
+            f" at {last}: copy the archive there first, or set export.to to where it is"
         )
 
 
