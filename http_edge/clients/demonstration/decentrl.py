@@ -20,7 +20,7 @@ from http_edge.clients.decentrl.contracts import Contract
 from http_edge.clients.decentrl.errors import ClientError, CommandRefused
 from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.socket import ContractsUpdated, MessagesArrived, Notice
-from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
+from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, check, prove, step
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import parse
 
@@ -39,39 +39,42 @@ class Walk:
     alice: Account
     bob: Account
     invitation: str | None = None
+    sockets: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
     alice_notices: AsyncIterator[Notice] = field(init=False, repr=False)
     bob_notices: AsyncIterator[Notice] = field(init=False, repr=False)
     contract: Contract | None = None
     event_id: str = ""
     command: bytes = field(default=b"", repr=False)
 
-    async def register(self) -> str:
+    @step("Alice and Bob register", "an identity needs nothing but its keys")
+    async def _register(self) -> str:
         """Both register by a contract with their mediator; the client verifies the signatures."""
         until_s = self._now_s() + REGISTERED_S
         for account in (self.alice, self.bob):
             await account.register(expires_at_s=until_s, invitation=self.invitation)
         return f"two contracts, each signed by both sides, until {until_s}"
 
-    async def listen(self, stack: AsyncExitStack) -> str:
-        """Both open a WebSocket."""
-        self.alice_notices = aiter(await stack.enter_async_context(self.alice.socket()))
-        self.bob_notices = aiter(await stack.enter_async_context(self.bob.socket()))
+    @step("both listen", "a socket opens to the holder of the key alone")
+    async def _listen(self) -> str:
+        self.alice_notices = aiter(await self.sockets.enter_async_context(self.alice.socket()))
+        self.bob_notices = aiter(await self.sockets.enter_async_context(self.bob.socket()))
         return "two WebSockets, authenticated by signature"
 
-    async def write_without_contract(self) -> str:
-        """A stranger's message is refused."""
+    @step("Alice writes to Bob", "no contract, no message: spam is refused")
+    async def _write_without_contract(self) -> str:
         return await _refused(
             self.alice.send(self.bob.identity.did, "spam"), "COMMUNICATION_CONTRACT_NOT_FOUND"
         )
 
-    async def request(self) -> str:
-        """Alice asks Bob for a contract, at Bob's mediator."""
+    @step("Alice asks for a contract", "a stranger can only knock")
+    async def _request(self) -> str:
         until_s = self._now_s() + REGISTERED_S
         await self.alice.request_contract(self.bob.identity.did, expires_at_s=until_s)
         await _arrived(self.bob_notices, ContractsUpdated)
         return "Bob was notified at once; the mediator holds only ciphertext"
 
-    async def answer(self) -> str:
+    @step("Bob answers", "a contract needs both signatures")
+    async def _answer(self) -> str:
         """Bob verifies, counter-signs, saves, and responds at Alice's mediator."""
         waiting = [request async for request in self.bob.contract_requests()]
         check(len(waiting) == 1, f"{len(waiting)} requests wait for Bob instead of 1")
@@ -81,7 +84,8 @@ class Walk:
         check(not left, "the answered request is offered again")
         return f"contract {self.contract.id[:16]}, and Alice was notified"
 
-    async def agree(self) -> str:
+    @step("both look it up", "both sides hold the same contract and one secret")
+    async def _agree(self) -> str:
         """Both find the contract at their own mediators and derive one secret."""
         found = []
         for account, other in ((self.alice, self.bob), (self.bob, self.alice)):
@@ -91,7 +95,8 @@ class Walk:
         check(found[0] == found[1], "the two derive different secrets")
         return f"SHA-256 of the secret: {hashlib.sha256(found[0]).hexdigest()[:16]}"
 
-    async def send(self) -> str:
+    @step("Alice writes again", "messages arrive live, unread by the mediator")
+    async def _send(self) -> str:
         """Alice's encrypted message reaches Bob's open socket."""
         payload = self.alice.encrypt(MESSAGE, self._contract(), tags=["chat"])
         bobs = await self.alice.mediator.of(self.bob.identity.did)
@@ -114,12 +119,13 @@ class Walk:
         check(read.event == MESSAGE, "Bob reads something else than Alice wrote")
         return f"pushed, decrypted and its author verified: {read.event['data']}"
 
-    async def replay(self) -> str:
-        """The same bytes, sent a second time, are refused."""
+    @step("the command is replayed", "a command works once")
+    async def _replay(self) -> str:
         bobs = await self.alice.mediator.of(self.bob.identity.did)
         return await _refused(bobs.transport.post(self.command), "DUPLICATE_NONCE")
 
-    async def forge(self) -> str:
+    @step("the command is forged", "only the key's holder speaks for an identity")
+    async def _forge(self) -> str:
         """Alice's command is refused with another nonce, which she did not sign."""
         bobs = await self.alice.mediator.of(self.bob.identity.did)
         command = parse(self.command)
@@ -127,15 +133,15 @@ class Walk:
         command["header"]["nonce"] = self.alice.mediator.sources.new_nonce()
         return await _refused(bobs.transport.post(canonical(command)), "INVALID_SIGNATURE")
 
-    async def query(self) -> str:
-        """The pushed message still waits, once."""
+    @step("Bob asks what waits", "a push is no acknowledgement")
+    async def _query(self) -> str:
         page = await self.bob.query_pending_events()
         ids = [event.id for event in page.items]
         check(ids == [self.event_id], f"waiting: {ids} instead of the one message")
         return f"total {page.pagination.total}, id {self.event_id}"
 
-    async def acknowledge(self) -> str:
-        """Bob saves the message, then acknowledges it."""
+    @step("Bob saves and acknowledges", "acknowledgement alone removes")
+    async def _acknowledge(self) -> str:
         async for event in self.bob.take_pending_events():
             envelope = self.bob.decrypt(event, self._contract())
             await self.bob.save(envelope, self._contract())
@@ -143,7 +149,8 @@ class Walk:
         check(page.pagination.total == 0, "an acknowledged message is offered again")
         return "saved in Bob's encrypted history; nothing waits any more"
 
-    async def tag(self) -> str:
+    @step("Bob tags his history", "the mediator searches what it cannot read")
+    async def _tag(self) -> str:
         """The saved event is unprocessed until it is tagged, then found by its tag."""
         saved = [event async for event in self.bob.saved_events(unprocessed_only=True)]
         check(len(saved) == 1, f"{len(saved)} unprocessed events instead of 1")
@@ -155,7 +162,8 @@ class Walk:
         check(not rest, "a tagged event is still unprocessed")
         return f"found by {tagged[0].encrypted_tags[0][:16]}…, which only Bob can read"
 
-    async def publish(self) -> str:
+    @step("Bob publishes", "publications verify without trust in the mediator")
+    async def _publish(self) -> str:
         """Bob publishes; a reader without an account verifies; Bob withdraws."""
         event_id = await self.bob.publish("news", '{"headline":"open"}', tags=["demo"])
         reader = self.bob.mediator
@@ -189,25 +197,8 @@ async def walk(
     alice = alices.as_(Identity.create("alice", (await alices.document()).did))
     bob = bobs.as_(Identity.create("bob", (await bobs.document()).did))
     state = Walk(alice, bob, invitation)
-    async with AsyncExitStack() as stack:
-        steps: list[Step] = [
-            ("Alice and Bob register", "an identity needs nothing but its keys", state.register),
-            ("both listen", "a socket opens to the holder of the key alone",
-             lambda: state.listen(stack)),
-            ("Alice writes to Bob", "no contract, no message: spam is refused",
-             state.write_without_contract),
-            ("Alice asks for a contract", "a stranger can only knock", state.request),
-            ("Bob answers", "a contract needs both signatures", state.answer),
-            ("both look it up", "both sides hold the same contract and one secret", state.agree),
-            ("Alice writes again", "messages arrive live, unread by the mediator", state.send),
-            ("the command is replayed", "a command works once", state.replay),
-            ("the command is forged", "only the key's holder speaks for an identity", state.forge),
-            ("Bob asks what waits", "a push is no acknowledgement", state.query),
-            ("Bob saves and acknowledges", "acknowledgement alone removes", state.acknowledge),
-            ("Bob tags his history", "the mediator searches what it cannot read", state.tag),
-            ("Bob publishes", "publications verify without trust in the mediator", state.publish),
-        ]  # fmt: skip
-        async for proof in prove(steps, ClientError):
+    async with state.sockets:
+        async for proof in prove(ClientError, state):
             yield proof
 
 

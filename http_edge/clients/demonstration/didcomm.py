@@ -1,8 +1,8 @@
 """Alice and Bob write to each other through the mediator; each step proves one of its promises.
 
 Bob fetches by every generation of pickup from one queue. Then Dave writes to Carol, whose wallet
-speaks DIDComm v2. The steps build on one another, so the
-demonstration ends at the first one that fails. It leaves behind four connections and their keys.
+speaks DIDComm v2. The steps build on one another, so the demonstration ends at the first one that
+fails. It leaves behind four connections and their keys.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 import aiohttp
 
-from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
+from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, check, prove, step
 from http_edge.clients.didcomm.connection import seal_for
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, fetch_invitation_2
-from http_edge.clients.didcomm.pickup import PICKUP_3, PICKUP_4, Live, Picked
+from http_edge.clients.didcomm.pickup import PICKUP_3, PICKUP_4, Picked
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.clients.didcomm.recipients import (
     Address,
@@ -48,18 +48,19 @@ class WalletDemonstration:
     """The two wallets, their mediators, and what they have so far."""
 
     session: aiohttp.ClientSession
+    sockets: AsyncExitStack = field(repr=False)
     alices: Invitation
     bobs: Invitation
     alice: Wallet = field(init=False, repr=False)
     bob: Wallet = field(init=False, repr=False)
     alices_key: Recipient = field(init=False, repr=False)
     bobs_key: Recipient = field(init=False, repr=False)
-    live: Live = field(init=False, repr=False)
     pushed: Picked = field(init=False, repr=False)
     accepted: int = 0
     read: int = 0
 
-    async def connect(self) -> str:
+    @step("Alice and Bob connect", "a scanned invitation is enough; its key proves the answer")
+    async def _connect(self) -> str:
         """Both follow the invitation, Alice by DID exchange, Bob as older wallets do."""
         self.alice = await Wallet.connect(self.alices, session=self.session, label="alice")
         self.bob = await Wallet.connect(
@@ -69,7 +70,8 @@ class WalletDemonstration:
             await wallet.ping()
         return "Alice by DID exchange 1.1, Bob by connections 1.0; both pings were answered"
 
-    async def mediate(self) -> str:
+    @step("both ask for mediation", "asking twice gives the same")
+    async def _mediate(self) -> str:
         """Both ask for mediation; Bob twice."""
         self.alice.mediation = await self.alice.request_mediation()
         self.bob.mediation = granted = await self.bob.request_mediation()
@@ -78,7 +80,8 @@ class WalletDemonstration:
         keys = ", ".join(map(base58, granted.routing_keys))
         return f"senders post to {granted.endpoint}, wrapped for {keys}"
 
-    async def register(self) -> str:
+    @step("each registers a key for the other", "a key is one in every spelling")
+    async def _register(self) -> str:
         """Each makes a key for the other; Bob registers his once more, in another spelling."""
         self.alices_key = await self.alice.new_recipient()
         self.bobs_key = await self.bob.new_recipient()
@@ -89,7 +92,8 @@ class WalletDemonstration:
         check(len(listed.keys) == 1, f"{len(listed.keys)} keys are listed instead of 1")
         return f"{base58(key)}; in another spelling it is no change"
 
-    async def claim(self) -> str:
+    @step("Mallory registers Bob's key", "a key belongs to one wallet")
+    async def _claim(self) -> str:
         """Mallory, with a connection of her own, tries to register Bob's key."""
         mallory = await Wallet.connect(
             self.bobs,
@@ -103,45 +107,49 @@ class WalletDemonstration:
         check(claimed.result == "client_error", f"a second claim of a key: {claimed.result}")
         return "Mallory's keylist-update is answered with client_error"
 
-    async def write(self) -> str:
-        """Alice writes while Bob has no connection open."""
+    @step("Alice writes while Bob is away", "what is accepted waits, in ciphertext")
+    async def _write(self) -> str:
         for text in WRITTEN:
-            self.accepted = await self._write(self.bobs_key.address, text, self.alices_key)
+            self.accepted = await self._post(self.bobs_key.address, text, self.alices_key)
         status = await self.bob.status(self.bobs_key.key.public)
         check(status.message_count == len(WRITTEN), f"{status.message_count} messages wait for Bob")
         return f"{status.message_count} messages wait, {status.total_bytes} bytes of ciphertext"
 
-    async def write_to_unknown_key(self) -> str:
-        """A forward to a key that is not registered."""
+    @step("Alice writes to an unknown key", "no sender learns who is registered")
+    async def _write_to_unknown_key(self) -> str:
         bobs = self.bobs_key.address
         unknown = Address(KeyPair.new().public, bobs.endpoint, bobs.routing_keys)
-        answered = await self._write(unknown, "anybody?", self.alices_key)
+        answered = await self._post(unknown, "anybody?", self.alices_key)
         check(
             answered == self.accepted,
             f"an unknown key is answered with HTTP {answered}, a known one with {self.accepted}",
         )
         return f"HTTP {answered}, as for Bob's"
 
-    async def pick_up_1(self) -> str:
+    @step("Bob fetches by Pickup 1.0", "oldest first, in a batch and raw")
+    async def _pick_up_1(self) -> str:
         """Two messages by Pickup 1.0: in a batch, and raw."""
         batch = await self.bob.batch(1)
         return self._bob_reads([*_envelopes(batch), await self.bob.noop()], 2)
 
-    async def fetch_from_queue_1(self) -> str:
+    @step("Bob fetches by Aries queue 1.0", "another generation, the same queue")
+    async def _fetch_from_queue_1(self) -> str:
         """A message by Aries queue 1.0."""
         fetched = await self.bob.queue_fetch(1)
         status = await self.bob.queue_status()
         check(status.will_queue, "the queue says that it takes nothing more")
         return self._bob_reads(_envelopes(fetched), 1)
 
-    async def pick_up_2(self) -> str:
+    @step("Bob fetches by Pickup 2.0", "acknowledgement alone removes")
+    async def _pick_up_2(self) -> str:
         """A message by Pickup 2.0, then its acknowledgement."""
         picked = await self.bob.fetch(1)
         text = self._bob_reads(_envelopes(picked), 1)
         status = await self.bob.received([one.id for one in picked])
         return f"{text}; {status.message_count} wait after the acknowledgement"
 
-    async def open_return_route(self) -> str:
+    @step("Bob opens a return route", "older wallets need not even ask")
+    async def _open_return_route(self) -> str:
         """One message over HTTP, the rest over a socket; none was requested."""
         first = await self.bob.implicit()
         if first is None:
@@ -157,28 +165,30 @@ class WalletDemonstration:
         check(not await self.bob.fetch(1), "a message is offered a second time")
         return f"{text} over HTTP, {texts} over a socket; nothing is left"
 
-    async def go_live(self, stack: AsyncExitStack) -> str:
+    @step("Bob goes live", "messages arrive while he listens")
+    async def _go_live(self) -> str:
         """Bob opens a socket in live mode; Alice writes."""
-        self.live = await stack.enter_async_context(self.bob.live())
-        await self._write(self.bobs_key.address, "now", self.alices_key)
-        (self.pushed,) = await self.live.next(PUSH_S_MAX)
+        live = await self.sockets.enter_async_context(self.bob.live())
+        await self._post(self.bobs_key.address, "now", self.alices_key)
+        (self.pushed,) = await live.next(PUSH_S_MAX)
         return f"pushed: {self._reads(self.bobs_key, self.pushed.envelope, self.alices_key)}"
 
-    async def change_networks(self, stack: AsyncExitStack) -> str:
+    @step("Bob changes networks", "what was not acknowledged comes again")
+    async def _change_networks(self) -> str:
         """Bob's connection hangs before he acknowledges; he opens another."""
-        self.live = await stack.enter_async_context(self.bob.live())
-        again = await self.live.fetch()
+        live = await self.sockets.enter_async_context(self.bob.live())
+        again = await live.fetch()
         check(
             [one.id for one in again] == [self.pushed.id],
             f"{len(again)} messages are offered, not the one that was lost",
         )
-        status = await self.live.received([self.pushed.id])
+        status = await live.received([self.pushed.id])
         check(status.message_count == 0, "an acknowledged message still waits")
         return f"{self.pushed.id} came again, and went when it was acknowledged"
 
-    async def answer(self) -> str:
-        """Bob answers through Alice's mediator."""
-        await self._write(self.alices_key.address, "I read you", self.bobs_key)
+    @step("Bob answers", "it works in both directions")
+    async def _answer(self) -> str:
+        await self._post(self.alices_key.address, "I read you", self.bobs_key)
         texts = [
             self._reads(self.alices_key, picked.envelope, self.bobs_key)
             async for picked in self.alice.drain()
@@ -186,7 +196,7 @@ class WalletDemonstration:
         check(len(texts) == 1, f"{len(texts)} messages wait for Alice instead of 1")
         return f"Alice reads: {texts[0]}"
 
-    async def _write(self, to: Address, text: str, sender: Recipient) -> int:
+    async def _post(self, to: Address, text: str, sender: Recipient) -> int:
         """Send a message; return the HTTP status of its acceptance."""
         message: Json = {"@type": _BASIC_MESSAGE, "@id": new_id(), "content": text}
         return await send(self.session, to.endpoint, to.seal(message, sender.key))
@@ -210,26 +220,17 @@ class NewerDemonstration:
     """Carol's wallet at the mediator whose invitation is at ``url``, and what she has so far."""
 
     session: aiohttp.ClientSession
+    sockets: AsyncExitStack = field(repr=False)
     url: str
     carol: Wallet2 = field(init=False, repr=False)
     recipient: Recipient2 = field(init=False, repr=False)
     dave: Recipient2 = field(init=False, repr=False)
 
-    def steps(self, stack: AsyncExitStack) -> list[Step]:
-        """The steps in order; sockets stay open as long as ``stack``."""
-        return [
-            ("Carol follows the same invitation in DIDComm v2",
-             "no handshake: the first request makes the relation", self.connect),
-            ("Carol registers a DID", "a DID is one in every spelling", self.register),
-            ("Dave writes to Carol", "several messages in one forward, stored in order",
-             self.write),
-            ("Carol fetches by Pickup 3.0", "the same queue, the same leases", self.pick_up_3),
-            ("Carol fetches by Pickup 4.0", "an empty delivery ends it", self.pick_up_4),
-            ("Carol goes live", "messages arrive while she listens",
-             lambda: self.go_live(stack)),
-        ]  # fmt: skip
-
-    async def connect(self) -> str:
+    @step(
+        "Carol follows the same invitation in DIDComm v2",
+        "no handshake: the first request makes the relation",
+    )
+    async def _connect(self) -> str:
         """Carol asks for mediation, twice, and pings."""
         invitation = await fetch_invitation_2(self.session, self.url)
         self.carol = await Wallet2.connect(invitation, session=self.session)
@@ -239,7 +240,8 @@ class NewerDemonstration:
         await self.carol.ping()
         return f"granted {again[:32]}…; the ping was answered"
 
-    async def register(self) -> str:
+    @step("Carol registers a DID", "a DID is one in every spelling")
+    async def _register(self) -> str:
         """Carol registers a DID for Dave in its long form, then in its short one."""
         self.recipient = await self.carol.new_recipient()
         short = self.recipient.own.peer4_short
@@ -254,7 +256,8 @@ class NewerDemonstration:
         check(names == [own, short], f"{names} are listed")
         return f"{short}; before it her own is listed, which was registered by itself"
 
-    async def write(self) -> str:
+    @step("Dave writes to Carol", "several messages in one forward, stored in order")
+    async def _write(self) -> str:
         """Dave, who has no mediator, sends all messages in one forward."""
         self.dave = Recipient2(KeyPair.new(), self.carol.routing_did)
         await self._send(*_DAVES)
@@ -262,23 +265,24 @@ class NewerDemonstration:
         check(status.message_count == len(_DAVES), f"{status.message_count} messages wait")
         return f"{status.message_count} messages wait, {status.total_bytes} bytes of ciphertext"
 
-    async def pick_up_3(self) -> str:
-        """Carol fetches one message and acknowledges it."""
+    @step("Carol fetches by Pickup 3.0", "the same queue, the same leases")
+    async def _pick_up_3(self) -> str:
         self.carol.pickup = PICKUP_3
         picked = await self.carol.fetch(1)
         text = self._reads(picked, _DAVES[:1])
         status = await self.carol.received([one.id for one in picked])
         return f"{text}; {status.message_count} wait after the acknowledgement"
 
-    async def pick_up_4(self) -> str:
+    @step("Carol fetches by Pickup 4.0", "an empty delivery ends it")
+    async def _pick_up_4(self) -> str:
         """Carol fetches the rest, until a delivery is empty."""
         self.carol.pickup = PICKUP_4
         picked = [one async for one in self.carol.drain()]
         return f"{self._reads(picked, _DAVES[1:])}; then nothing"
 
-    async def go_live(self, stack: AsyncExitStack) -> str:
-        """Carol receives a message over a socket in live mode."""
-        live = await stack.enter_async_context(self.carol.live())
+    @step("Carol goes live", "messages arrive while she listens")
+    async def _go_live(self) -> str:
+        live = await self.sockets.enter_async_context(self.carol.live())
         await self._send("now")
         pushed = await live.next(PUSH_S_MAX)
         text = self._reads(pushed, ("now",))
@@ -323,37 +327,12 @@ async def demonstrate(
     """
     query = "" if invitation is None else f"?id={invitation}"
     alices, bobs = (f"{url.rstrip('/')}/invitation{query}" for url in (alices_url, bobs_url))
-    state = WalletDemonstration(
-        session, await fetch_invitation(session, alices), await fetch_invitation(session, bobs)
-    )
-    newer = NewerDemonstration(session, bobs)
-    async with AsyncExitStack() as stack:
-        steps: list[Step] = [
-            ("Alice and Bob connect",
-             "a scanned invitation is enough; its key proves the answer", state.connect),
-            ("both ask for mediation", "asking twice gives the same", state.mediate),
-            ("each registers a key for the other", "a key is one in every spelling",
-             state.register),
-            ("Mallory registers Bob's key", "a key belongs to one wallet", state.claim),
-            ("Alice writes while Bob is away", "what is accepted waits, in ciphertext",
-             state.write),
-            ("Alice writes to an unknown key", "no sender learns who is registered",
-             state.write_to_unknown_key),
-            ("Bob fetches by Pickup 1.0", "oldest first, in a batch and raw",
-             state.pick_up_1),
-            ("Bob fetches by Aries queue 1.0", "another generation, the same queue",
-             state.fetch_from_queue_1),
-            ("Bob fetches by Pickup 2.0", "acknowledgement alone removes", state.pick_up_2),
-            ("Bob opens a return route", "older wallets need not even ask",
-             state.open_return_route),
-            ("Bob goes live", "messages arrive while he listens",
-             lambda: state.go_live(stack)),
-            ("Bob changes networks", "what was not acknowledged comes again",
-             lambda: state.change_networks(stack)),
-            ("Bob answers", "it works in both directions", state.answer),
-        ]  # fmt: skip
-        steps += newer.steps(stack)
-        async for proof in prove(steps, WalletError):
+    sockets = AsyncExitStack()
+    invitations = await fetch_invitation(session, alices), await fetch_invitation(session, bobs)
+    state = WalletDemonstration(session, sockets, *invitations)
+    newer = NewerDemonstration(session, sockets, bobs)
+    async with sockets:
+        async for proof in prove(WalletError, state, newer):
             yield proof
 
 
