@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import Final
 
 import aiohttp
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
 
 from http_edge.cli.arguments import require_consent
-from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.cli.output import (
+    ProgressBar,
+    json_option,
+    print_json,
+    print_table,
+    progress_bars,
+)
 from http_edge.cli.running_mediator import split_url
 from http_edge.clients import decentrl, didcomm
 from http_edge.clients.decentrl import ClientError, MediatorClient
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
 from http_edge.clients.load.agents import Agents
-from http_edge.clients.load.closed_loop import closed_loop, http_posts
+from http_edge.clients.load.closed_loop import closed_loop, http_posts, percentile
 from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents
 from http_edge.server.exits import Exit, Stop, escaped
@@ -38,9 +41,6 @@ _PREPARED: Final = 4_000
 """Messages that are signed or packed before the clock runs; further ones are while it runs."""
 _NS_PER_MS: Final = 1_000_000
 _PERCENT: Final = 100
-
-Bar: TypeAlias = Callable[[str, int], Callable[[int], None]]
-"""Makes a progress bar from a title and a total."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,13 +140,12 @@ def bench(  # noqa: PLR0913 - one argument for each option
         seconds_max=seconds,
     )
     _announce(url, protocols, wanted, yes=yes)
-    console = Console(stderr=True)
     measured: list[Figures] = []
     failure: Stop | None = None
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    with progress_bars() as bar:
         try:
             for one in protocols:
-                done = asyncio.run(_measure(url, one, wanted, _bar(bars)))
+                done = asyncio.run(_measure(url, one, wanted, bar))
                 measured.append(done)
         except (ValueError, ClientError, WalletError, OSError) as error:
             failure = _failure(url, error)
@@ -202,7 +201,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _measure(url: str, protocol: str, wanted: Wanted, bar: Bar) -> Figures:
+async def _measure(url: str, protocol: str, wanted: Wanted, bar: ProgressBar) -> Figures:
     """Put the load on the mediator, then drain the queues.
 
     Raises: ClientError, WalletError, ValueError.
@@ -221,14 +220,14 @@ async def _measure(url: str, protocol: str, wanted: Wanted, bar: Bar) -> Figures
             connections=wanted.connections, progress=bar(f"{protocol}: fetch", result.accepted)
         )
         await agents.leave()
-    ordered = array("Q", sorted(result.latencies))
+    ordered = sorted(result.latencies)
     return Figures(
         protocol=protocol,
         accepted=result.accepted,
         seconds=result.elapsed_s,
         accepted_per_s=result.accepted / result.elapsed_s,
-        median_ms=_percentile_ms(ordered, 50),
-        p99_ms=_percentile_ms(ordered, 99),
+        median_ms=percentile(ordered, 50) / _NS_PER_MS if ordered else None,
+        p99_ms=percentile(ordered, 99) / _NS_PER_MS if ordered else None,
         refused=result.refused,
         drained=drained.messages,
         drained_per_s=drained.messages / drained.elapsed_s,
@@ -237,7 +236,7 @@ async def _measure(url: str, protocol: str, wanted: Wanted, bar: Bar) -> Figures
 
 
 @asynccontextmanager
-async def _agents(url: str, protocol: str, count: int, bar: Bar) -> AsyncIterator[Agents]:
+async def _agents(url: str, protocol: str, count: int, bar: ProgressBar) -> AsyncIterator[Agents]:
     progress = bar(f"{protocol}: register", count)
     if protocol == "decentrl":
         async with MediatorClient(url) as client:
@@ -245,21 +244,6 @@ async def _agents(url: str, protocol: str, count: int, bar: Bar) -> AsyncIterato
         return
     async with aiohttp.ClientSession() as session:
         yield await _GENERATIONS[protocol].registered(session, url, count, progress)
-
-
-def _percentile_ms(ordered: array[int], percent: int) -> float | None:
-    """The percentile by nearest rank, in ms; None without values."""
-    if not ordered:
-        return None
-    return ordered[-(-len(ordered) * percent // _PERCENT) - 1] / _NS_PER_MS
-
-
-def _bar(bars: Progress) -> Bar:
-    def make(title: str, total: int) -> Callable[[int], None]:
-        task = bars.add_task(title, total=total)
-        return lambda done: bars.update(task, completed=done)
-
-    return make
 
 
 def _print(url: str, measured: list[Figures]) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from rich.cells import cell_len
@@ -24,6 +24,8 @@ from rich.text import Text
 from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.server.status_files import of_databases
 
+ProgressBar: TypeAlias = Callable[[str, int], Callable[[int], None]]
+"""Makes a bar from a title and a total; the bar is called with how much is done."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 _GAP: Final = "  "
 _RULE: Final = "\u2500"
@@ -151,6 +153,19 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bars() -> Iterator[ProgressBar]:
+    """Show bars on stderr within the block, only on a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+
+        def add(title: str, total: int) -> Callable[[int], None]:
+            task = bars.add_task(title, total=total)
+            return lambda done: bars.update(task, completed=done)
+
+        yield add
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Final, Self
 
-from tests.bench.report import percentile
+from http_edge.clients.load.closed_loop import percentile
 
 DISK_P99_MS_MAX: Final = 10.0
 """Three times what a commit takes on a disk that does nothing else."""

@@ -7,10 +7,10 @@ from typing import Final, Self
 
 import msgspec
 
+from http_edge.clients.load.closed_loop import percentile
 from tests.attacks.attack import Attack, Bounds
 from tests.attacks.honest import Felt
 from tests.attacks.target import AttackResult
-from tests.bench.report import percentile
 
 _NS_PER_MS: Final = 1_000_000
 _MIB: Final = 1_048_576

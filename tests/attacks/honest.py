@@ -38,11 +38,9 @@ from http_edge.clients.didcomm import (
     fetch_invitation,
 )
 from http_edge.clients.load.agents import MESSAGE_BYTES
-from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents
-from http_edge.crypto.key_agreement import new_key_pair
+from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents, contract_of
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
-from http_edge.dids.contract_profile import ContractRequest, accept_request, new_request
 from tests.attacks.target import JSON, Acquaintance
 from tests.bench.load import connect
 
@@ -158,7 +156,9 @@ async def message_pair(url: str) -> AsyncIterator[HonestPair]:
             return agents.message(pair, str(number).ljust(MESSAGE_BYTES, "."))
 
         contact = Identity.create("contact", pair.sender.mediator_did)
-        await pair.recipient.save_communication_contract(_contract(contact, pair.recipient))
+        until_s = Sources().now_ms() // 1000 + REGISTERED_S
+        contract = contract_of(contact, pair.recipient.identity, until_s)
+        await pair.recipient.save_communication_contract(contract)
         known = Acquaintance(
             sender_did=pair.sender.did,
             recipient_did=pair.recipient.identity.did,
@@ -187,17 +187,6 @@ async def _take(recipient: Account, notices: AsyncIterator[object], honest: Hone
                     honest.arrived(int(event.payload.rstrip(".")))
                 ids = [event.id for event in ours]
                 acknowledging.create_task(_acknowledged(recipient, ids, honest))
-
-
-def _contract(contact: Identity, recipient: Account) -> dict[str, object]:
-    """A contract of a contact with the recipient, signed by both."""
-    until_s = Sources().now_ms() // 1000 + REGISTERED_S
-    owner = recipient.identity
-    signed_request = new_request(
-        contact.did, owner.did, until_s, contact.signing_seed, new_key_pair().public
-    )
-    request = ContractRequest(contact.did, owner.did, until_s, signed_request)
-    return accept_request(request, owner.signing_seed, new_key_pair().public)
 
 
 async def _acknowledged(recipient: Account, ids: list[str], honest: HonestPair) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from http_edge.cli.output import json_option, print_json
+from http_edge.cli.output import ProgressBar, json_option, print_json, progress_bars
 from tests.bench import (
     acapy_peer,
     cluster,
@@ -27,7 +27,7 @@ from tests.bench import (
     scrape,
 )
 from tests.bench.compare import compare, print_comparison
-from tests.bench.report import ProgressBar, Report, print_report, progress_bars
+from tests.bench.report import Report, print_report
 
 _HERE = Path(__file__).parents[2]
 _quick = click.option("--quick", is_flag=True, help="A twentieth of everything: does it all work?")

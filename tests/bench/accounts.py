@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.didcomm import Recipient2, fetch_invitation_2
 from http_edge.clients.didcomm.connection import Connection2, endpoints_of
 from http_edge.clients.didcomm.documents import QUEUE
@@ -23,7 +24,7 @@ from http_edge.clients.load.didcomm_agents import DidComm2Agents
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.bench.load import Run, run_apart
-from tests.bench.report import Measurement, ProgressBar, of_load, timed
+from tests.bench.report import Measurement, of_load, timed
 from tests.bench.server import MeasuredServer
 
 _CONNECTIONS: Final = 64

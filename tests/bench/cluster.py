@@ -24,14 +24,15 @@ import msgspec
 
 from actors.core.partitioning import shard_name
 from actors.placement.port import Placed
+from http_edge.cli.output import ProgressBar
 from http_edge.cli.running_mediator import ask
 from http_edge.clients.load.agents import Agents
-from http_edge.clients.load.closed_loop import LoadResult, Post, closed_loop
+from http_edge.clients.load.closed_loop import LoadResult, Post, closed_loop, percentile
 from http_edge.server.exits import Stop
 from tests.bench.agents import AGENTS, decentrl_agents, didcomm_agents
 from tests.bench.load import Run, connected, run_apart
 from tests.bench.processes import ProcessTree, accepted_at, busy_s, children_s, cpu_s
-from tests.bench.report import Measurement, ProgressBar, Report, measured, percentile, report
+from tests.bench.report import Measurement, Report, measured, report
 from tests.bench.scraped import (
     CALLS,
     COMMIT_S,
@@ -418,7 +419,7 @@ class _Moved:
     latencies_ns: list[int] = field(default_factory=list)
     failed: int = 0
 
-    def percentile_ms(self, percent: float) -> float:
+    def percentile_ms(self, percent: int) -> float:
         """Of the moves that were made; 0 without any."""
         ordered = sorted(self.latencies_ns)
         return percentile(ordered, percent) / _NS_PER_MS if ordered else 0.0

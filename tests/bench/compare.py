@@ -22,10 +22,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.load.agents import Agents
 from tests.bench.agents import decentrl_agents, didcomm_agents
 from tests.bench.load import Run, run_apart
-from tests.bench.report import Measurement, ProgressBar, of_load
+from tests.bench.report import Measurement, of_load
 from tests.bench.server import MeasuredServer
 
 Tree: TypeAlias = Literal["old", "new"]

@@ -39,11 +39,12 @@ from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
+from http_edge.cli.output import ProgressBar
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.archive_round import archive_once
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
-from tests.bench.report import Measurement, ProgressBar, Report, report, timed
+from tests.bench.report import Measurement, Report, report, timed
 from tests.database_server import DatabaseServer, database_directory, recommended_settings
 from tests.unit.actors.given import (
     NOW_MS,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.decentrl import Account, MediatorClient, MessagesArrived, NoticeSocket
 from http_edge.clients.decentrl.records import EventToSave
 from http_edge.clients.load.agents import MESSAGE_BYTES
@@ -20,7 +21,7 @@ from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import PacedLoad, decentrl_agents, drained, unregistered
 from tests.bench.load import Run, connected, run_apart
 from tests.bench.memory import measure_scale
-from tests.bench.report import Measurement, ProgressBar, Report, measured, of_load, report
+from tests.bench.report import Measurement, Report, measured, of_load, report
 from tests.bench.server import EdgeAlone, MeasuredServer
 
 _WARM_UP: Final = Run(connections=16, count=500, seconds_max=5.0)

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.didcomm import (
     PICKUP_2,
     PICKUP_3,
@@ -44,7 +45,6 @@ from tests.bench.load import Run, connected, run_apart
 from tests.bench.memory import idle_sockets, queue_memory
 from tests.bench.report import (
     Measurement,
-    ProgressBar,
     Report,
     measured,
     of_load,

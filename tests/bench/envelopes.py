@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from aries_askar import Key
 
+from http_edge.cli.output import ProgressBar
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
@@ -32,7 +33,7 @@ from http_edge.didcomm.envelopes.v2.envelope import (
     seal,
 )
 from http_edge.didcomm.envelopes.versions import Envelopes
-from tests.bench.report import Measurement, ProgressBar, Report, report
+from tests.bench.report import Measurement, Report, report
 from tests.unit.didcomm.askar_jwe import Named, jwe, open_jwe
 from tests.unit.didcomm.joserfc_jwe import jose_key, jose_open, jose_pack
 from tests.unit.didcomm.v2_agent import V2Agent, recipient

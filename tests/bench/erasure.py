@@ -13,12 +13,13 @@ from typing import Final
 
 import msgspec
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.decentrl import Account
 from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import decentrl_agents, drained
 from tests.bench.decentrl import pushed, saved
 from tests.bench.load import connected
-from tests.bench.report import Measurement, ProgressBar, Report, report, timed
+from tests.bench.report import Measurement, Report, report, timed
 from tests.bench.server import MeasuredServer
 
 _CONNECTIONS: Final = 16

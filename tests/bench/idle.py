@@ -17,15 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from http_edge.cli.output import ProgressBar
 from tests.bench.cluster import Cluster
-from tests.bench.report import (
-    Measurement,
-    ProgressBar,
-    Report,
-    report,
-    timed,
-    with_figures,
-)
+from tests.bench.report import Measurement, Report, report, timed, with_figures
 from tests.bench.server import UNLIMITED
 from tests.cluster.nodes import Nodes
 from tests.database_server import DatabaseServer, database_directory

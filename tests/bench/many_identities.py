@@ -27,6 +27,7 @@ from actors.core.partitioning import shard_name
 from actors.host.host import Host
 from eventstore.log.event_log import StorageFigures
 from eventstore.stores.open_log import open_log
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.decentrl import Channel, Identity, MediatorClient, signed_command
 from http_edge.clients.decentrl.contracts import sealed_request
 from http_edge.clients.load.closed_loop import LoadResult
@@ -39,7 +40,7 @@ from tests.bench.cluster import spent_s
 from tests.bench.load import Run, run_apart
 from tests.bench.populated_log import SHARDS, Known, Population, write_population
 from tests.bench.processes import ProcessTree, memory_bytes
-from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
+from tests.bench.report import Measurement, Report, measured, report, timed
 from tests.bench.server import MeasuredServer
 from tests.cluster.server import EDGE, HOST
 from tests.database_server import DatabaseServer, database_directory

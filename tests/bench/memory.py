@@ -18,12 +18,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from http_edge.cli.output import ProgressBar
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Wallet
 from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import decentrl_agents, didcomm_agents
 from tests.bench.load import Run, run_apart
-from tests.bench.report import Measurement, ProgressBar, measured, timed
+from tests.bench.report import Measurement, measured, timed
 from tests.bench.server import MANY_SOCKETS, MeasuredServer
 
 _CONNECTIONS: Final = 32

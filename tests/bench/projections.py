@@ -30,19 +30,12 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import open_place
 from eventstore.parquet.rows import read_table
 from eventstore.stores.open_log import open_log
+from http_edge.cli.output import ProgressBar
 from http_edge.crypto.mediator_keys import load_or_create
 from tests.bench.agents import decentrl_agents
 from tests.bench.load import Run, run_apart
 from tests.bench.processes import ProcessTree
-from tests.bench.report import (
-    Measurement,
-    ProgressBar,
-    Report,
-    of_load,
-    report,
-    timed,
-    with_figures,
-)
+from tests.bench.report import Measurement, Report, of_load, report, timed, with_figures
 from tests.bench.server import MeasuredServer
 from tests.cluster.server import MEDIATOR_DID, own_environment
 from tests.histories import NOTHING, Written, write_history

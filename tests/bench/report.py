@@ -7,8 +7,7 @@ import os
 import platform
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
@@ -16,16 +15,13 @@ from typing import Final, TypeAlias
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from http_edge.clients.load.closed_loop import LoadResult
+from http_edge.clients.load.closed_loop import LoadResult, percentile
 from http_edge.server.exits import escaped
 from tests.bench.server import Costs
 
 Figures: TypeAlias = Mapping[str, int | float]
-ProgressBar: TypeAlias = Callable[[str, int], Callable[[int], None]]
-"""Makes a bar from a title and a total; the bar is called with how much is done."""
 
 _NS_PER_MS: Final = 1_000_000
 _COLUMNS: Final[tuple[tuple[str, str], ...]] = (
@@ -69,18 +65,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commits_per_s: float | None = None
     figures: Figures = {}
     refused: Mapping[str, int] = {}
-
-
-def percentile(ordered: Sequence[int], percent: float) -> int:
-    """The value that ``percent`` of the ordered values do not exceed (nearest rank).
-
-    Raises:
-        ValueError: there are no values.
-    """
-    if not ordered:
-        raise ValueError("no values")
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(0, int(rank) - 1)]
 
 
 def measured(
@@ -219,16 +203,3 @@ def _cell(form: str, line: Measurement) -> str:
         return form.format(line)
     except TypeError:  # the figure does not apply
         return "-"
-
-
-@contextmanager
-def progress_bars() -> Iterator[ProgressBar]:
-    """Bars on stderr within the block, on a terminal alone."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-
-        def make(title: str, total: int) -> Callable[[int], None]:
-            task = bars.add_task(title, total=total)
-            return lambda done: bars.update(task, completed=done)
-
-        yield make

@@ -22,8 +22,9 @@ from actors.host.port import ListQueues, QueryStats
 from eventstore.log.event_log import Due, EventLog, QueueDepth
 from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log, open_store
+from http_edge.cli.output import ProgressBar
 from http_edge.server.metrics import Seen, exposition
-from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
+from tests.bench.report import Measurement, Report, measured, report, timed
 from tests.called_host import CalledHost
 
 _AT_ONCE: Final = 2_000

@@ -18,7 +18,7 @@ from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Mediation, Recipient, fetch_invitation
-from http_edge.clients.load.closed_loop import LoadResult
+from http_edge.clients.load.closed_loop import LoadResult, percentile
 from http_edge.clients.load.didcomm_agents import DidCommAgents, Mailbox
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.bench import decentrl, didcomm
@@ -27,7 +27,7 @@ from tests.bench.compare import comparison
 from tests.bench.load import Connection, Run, run_apart
 from tests.bench.processes import ProcessTree, accepted_at
 from tests.bench.projections import run_program
-from tests.bench.report import Measurement, measured, of_rounds, percentile, print_report, report
+from tests.bench.report import Measurement, measured, of_rounds, print_report, report
 from tests.bench.scraped import COMMIT_S, COMMITS, counted, plus
 from tests.bench.server import EdgeAlone
 from tests.histories import NOTHING, write_history

@@ -96,6 +96,11 @@ async def closed_loop(
     )
 
 
+def percentile(ordered: Sequence[int], percent: int) -> int:
+    """The value that ``percent`` of the ordered ones, of one at least, do not exceed."""
+    return ordered[-(-len(ordered) * percent // 100) - 1]  # by nearest rank
+
+
 @asynccontextmanager
 async def http_posts(
     endpoint: str, media_type: str, connections: int

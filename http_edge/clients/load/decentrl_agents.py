@@ -62,7 +62,7 @@ class DecentrlAgents(Agents):
             recipient = client.as_(Identity.create(f"recipient-{number}", mediator.did))
             until_s = SOURCES.now_ms() // 1000 + REGISTERED_S
             await patiently(lambda: recipient.register(expires_at_s=until_s))
-            signed = _contract(sender, recipient.identity, until_s)
+            signed = contract_of(sender, recipient.identity, until_s)
             await patiently(lambda: recipient.save_communication_contract(signed))
             return Pair(sender, recipient)
 
@@ -107,7 +107,7 @@ class DecentrlAgents(Agents):
         """Do nothing: registrations end by themselves."""
 
 
-def _contract(sender: Identity, recipient: Identity, until_s: int) -> dict[str, object]:
+def contract_of(sender: Identity, recipient: Identity, until_s: int) -> dict[str, object]:
     """Make a contract signed by both (DCTRL-0003), without the exchange that leads to one."""
     signed_request = new_request(
         sender.did, recipient.did, until_s, sender.signing_seed, new_key_pair().public
