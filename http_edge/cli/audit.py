@@ -7,8 +7,7 @@ Questions that read much go to Spark, in the program ``projections``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,9 +48,9 @@ from eventstore.parquet.opening import (
 from eventstore.parquet.proofs import message_proof
 from http_edge.cli.arguments import named_place, parsed, utf8
 from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
-from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
+from http_edge.cli.projections_program import answer_of_program, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
-from http_edge.server.exits import Exit, Stop
+from http_edge.server.exits import Endings, Exit, Stop, ended_by
 
 _ROWS_MAX: Final = 100
 _OLD_S: Final = 86_400
@@ -59,6 +58,15 @@ _OFTEN: Final = 5
 _MS: Final = 1_000
 _NUMBER: Final = click.IntRange(1, 2**31 - 2)
 """A number for Spark, which counts rows in 32 bits and is asked for one more than are shown."""
+_ENDINGS: Final[Endings] = {
+    NoExport: (Exit.UNREACHABLE, "{}", "Name the export with --from."),
+    NotExported: (Exit.USAGE, "{}", ""),
+    RowsPruned: (Exit.USAGE, "{}", ""),
+    ExportUnavailable: (Exit.UNREACHABLE, "the export cannot be read now: {}", ""),
+    SignedByAnother: (Exit.UNSAFE, "{}",
+        "Name the key of the mediator that exports there with --public-key."),
+    ExportError: (Exit.UNSAFE, "the export is damaged and cannot be read: {}", "See: poste verify"),
+}  # fmt: skip
 
 
 class _Query(NamedTuple):
@@ -102,6 +110,27 @@ def audit() -> None:
 def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of ``_Query``, and pass it the query as first argument."""
 
+    @click.option(
+        "--from",
+        "source",
+        callback=named_place,
+        help="The export, or the place with the exports of all databases: a folder or a URI.",
+    )
+    @click.option(
+        "--as-of",
+        metavar="TIME|POSITION",
+        type=parsed(point_in_log),
+        help="Show the log as of then; else all of it.",
+    )
+    @click.option(
+        "--pseudonymise",
+        "key_file",
+        metavar="KEYFILE",
+        type=parsed(_key_file, KeyRefused),
+        help="Replace names by their hash with the key in this file.",
+    )
+    @public_key_option
+    @json_option
     @functools.wraps(command)
     def run(
         *,
@@ -114,35 +143,10 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if source is None:
             raise click.UsageError("name the export with --from")
-        with _explained():
+        with ended_by(_ENDINGS):
             return command(_Query(source, as_of, key_file, public_key, as_json), **options)
 
-    shown: Callable[..., Any] = run
-    for option in (
-        json_option,
-        public_key_option,
-        click.option(
-            "--pseudonymise",
-            "key_file",
-            metavar="KEYFILE",
-            type=parsed(_key_file, KeyRefused),
-            help="Replace names by their hash with the key in this file.",
-        ),
-        click.option(
-            "--as-of",
-            metavar="TIME|POSITION",
-            type=parsed(point_in_log),
-            help="Show the log as of then; else all of it.",
-        ),
-        click.option(
-            "--from",
-            "source",
-            callback=named_place,
-            help="The export, or the place with the exports of all databases: a folder or a URI.",
-        ),
-    ):
-        shown = option(shown)
-    return shown
+    return run
 
 
 _limit_option: Final = click.option(
@@ -153,37 +157,32 @@ _limit_option: Final = click.option(
 def _range_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command all options of ``_Query``, and ``limit``."""
 
+    @click.option("--since", type=parsed(_instant), metavar="TIME", help="From this time on.")
+    @click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time.")
+    @_limit_option
+    @spark_options
+    @click.option(
+        "--skip-hashes",
+        is_flag=True,
+        help="Do not verify data files: changes to them go undetected.",
+    )
     @functools.wraps(command)
     def run(
         query: _Query,
         *,
         since: datetime | None,
         until: datetime | None,
-        master: str | None,
-        memory_mib: int | None,
+        spark: Sequence[str],
         skip_hashes: bool,
         **rest: Any,
     ) -> Any:
         if since is not None and until is not None and until <= since:
             said = f"the time from {since.isoformat()} until {until.isoformat()} is empty"
             raise click.BadParameter(said, param_hint="--until")
-        spark = spark_arguments(master, memory_mib) + ["--skip-hashes"] * skip_hashes
+        spark = [*spark, "--skip-hashes"] if skip_hashes else spark
         return command(query._replace(period=Period(since, until), spark=spark), **rest)
 
-    shown: Callable[..., Any] = run
-    for option in (
-        click.option(
-            "--skip-hashes",
-            is_flag=True,
-            help="Do not verify data files: changes to them go undetected.",
-        ),
-        spark_options,
-        _limit_option,
-        click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time."),
-        click.option("--since", type=parsed(_instant), metavar="TIME", help="From this time on."),
-    ):
-        shown = option(shown)
-    return _query_options(shown)
+    return _query_options(run)
 
 
 @audit.command("message")
@@ -392,22 +391,3 @@ def _cell(value: Any) -> Any:
     if isinstance(value, Mapping):
         return "  ".join(f"{name} {_cell(member)}" for name, member in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain to the user why a look-up could not be done, or that it found damage."""
-    try:
-        yield
-    except NoExport as error:
-        raise Stop(Exit.UNREACHABLE, str(error), "Name the export with --from.") from error
-    except (NotExported, RowsPruned) as error:
-        raise Stop(Exit.USAGE, str(error)) from error
-    except ExportUnavailable as error:
-        raise Stop(Exit.UNREACHABLE, f"the export cannot be read now: {error}") from error
-    except SignedByAnother as error:
-        remedy = "Name the key of the mediator that exports there with --public-key."
-        raise Stop(Exit.UNSAFE, str(error), remedy) from error
-    except ExportError as error:
-        said = f"the export is damaged and cannot be read: {error}"
-        raise Stop(Exit.UNSAFE, said, "See: poste verify") from error

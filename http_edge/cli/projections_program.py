@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
@@ -40,23 +41,19 @@ _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells hav
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options ``master`` and ``memory_mib``."""
-    for option in (
-        click.option(
-            "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
-        ),
-        click.option(
-            "--master", help="Spark master, e.g. local[2]; else all cores of this machine."
-        ),
-    ):
-        command = option(command)
-    return command
+    """Give a command options for Spark, and pass it ``spark``, the arguments of the program."""
 
+    @click.option("--master", help="Spark master, e.g. local[2]; else all cores of this machine.")
+    @click.option(
+        "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
+    )
+    @wraps(command)
+    def run(*args: Any, master: str | None, memory_mib: int | None, **options: Any) -> Any:
+        where = [] if master is None else ["--master", master]
+        memory = [] if memory_mib is None else ["--memory-mib", str(memory_mib)]
+        return command(*args, spark=[*where, *memory], **options)
 
-def spark_arguments(master: str | None, memory_mib: int | None) -> list[str]:
-    """The values of ``spark_options`` as arguments of the program."""
-    where = [] if master is None else ["--master", master]
-    return where if memory_mib is None else [*where, "--memory-mib", str(memory_mib)]
+    return run
 
 
 def projections_command(name: str) -> click.Command:

@@ -43,11 +43,7 @@ from http_edge.cli.output import (
     print_table,
     progress_bar,
 )
-from http_edge.cli.projections_program import (
-    require_program,
-    spark_arguments,
-    spark_options,
-)
+from http_edge.cli.projections_program import require_program, spark_options
 from http_edge.cli.public_key import NAME_IT, NAMED, NOT_KNOWN, own_key, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
@@ -143,8 +139,7 @@ def verify(  # noqa: PLR0913 - one for each option
     all_rows: bool,
     public_key: PublicKey | None,
     url: str | None,
-    master: str | None,
-    memory_mib: int | None,
+    spark: Sequence[str],
     as_json: bool,
 ) -> int:
     """Check an export; with --live compare the mediator's memory with it.
@@ -178,7 +173,6 @@ def verify(  # noqa: PLR0913 - one for each option
         expected = _Expected(key, own, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
         if live and not found.findings:
-            spark = spark_arguments(master, memory_mib)
             compared = compare_live(each, target, url, spark)
     if expected.key is None:
         click.echo(f"poste: the signer is {NOT_KNOWN}\n  {NAME_IT}", err=True)
