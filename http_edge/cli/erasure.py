@@ -38,7 +38,6 @@ from http_edge.cli.output import (
 from http_edge.cli.public_key import public_key_option
 from http_edge.cli.running_mediator import RunningMediator, unknown_identity, url_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.mediator_log import keys_of, opened_to_read
@@ -88,7 +87,7 @@ def erase(
                 break
             query["begun"] = "true"
     try:
-        found = _written(*_receipt(settings, did), to)
+        found = _receipt(settings, did, to)
     except (Stop, LogError, OSError) as error:
         raise Stop(
             Exit.FINDING,
@@ -106,7 +105,7 @@ def erase(
 def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
     """Show the receipt of the newest erasure of DID; with --receipt write it, signed."""
     existing_keys(loaded.settings)
-    _show(_written(*_receipt(loaded.settings, did), to), to, as_json=as_json)
+    _show(_receipt(loaded.settings, did, to), to, as_json=as_json)
 
 
 @click.command("check-receipt")
@@ -201,11 +200,12 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         raise unknown_identity(did)
 
 
-def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys]:
-    """The receipt of an erasure, from the database that has it, and the keys that sign it.
+def _receipt(settings: Settings, did: str, to: Path | None) -> ErasureReceipt:
+    """The receipt of an erasure, from the database that has it; signed in a file if one is named.
 
     Raises:
-        Stop: no database has it, its rows have left the log, or the keys are not those of the log.
+        Stop: no database has it, its rows have left the log, the keys are not those of the log, or
+            the file cannot be written.
     """
     stream, refused = identity_stream(did), ""
     for one in settings.each_database():
@@ -213,7 +213,7 @@ def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys
         with closing(opened_to_read(one)) as log:
             try:
                 keys = keys_of(one, log)
-                return erasure_of(log, stream, PublicKey(keys.signing_public)), keys
+                found = erasure_of(log, stream, PublicKey(keys.signing_public))
             except KeyFileRefused as error:
                 remedy = "Name the key file of this log with --set keys_file=PATH."
                 raise Stop(Exit.UNSAFE, str(error), remedy) from error
@@ -222,6 +222,10 @@ def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys
                 raise Stop(Exit.FINDING, str(error), remedy) from error
             except ReceiptRefused as error:
                 refused = str(error)
+                continue
+        if to is not None:
+            write_file(to, sign_receipt(found, keys.sign), "--receipt")
+        return found
     remedy = "Erase it, or finish its erasure, with: poste identities erase DID"
     raise Stop(Exit.FINDING, refused, remedy)
 
@@ -244,13 +248,6 @@ def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> 
             except ReceiptRefused as error:
                 refused = error
     raise refused
-
-
-def _written(receipt: ErasureReceipt, keys: MediatorKeys, to: Path | None) -> ErasureReceipt:
-    """The receipt, after signing and writing it if a file is named. Raises: Stop."""
-    if to is not None:
-        write_file(to, sign_receipt(receipt, keys.sign), "--receipt")
-    return receipt
 
 
 def _show(receipt: ErasureReceipt, to: Path | None, *, as_json: bool) -> None:

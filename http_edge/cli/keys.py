@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -17,6 +16,7 @@ from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_e
 from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
 from http_edge.server.data_dir import named_disk_faults, owner_hindered_by_root
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.status_files import database_numbers
 from http_edge.settings.settings import Settings, did_web
 from http_edge.settings.sources import DEFAULT, Loaded
 
@@ -60,8 +60,8 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
         "url": url,
         "signing_key": multibase_encode(ED25519_PREFIX, mediator_keys.signing_public),
         "verifier_keys": [
-            PublicKey(mediator_keys.signing_public).verifier_key(origin)
-            for origin in _origins(did, len(settings.log_dsns))
+            PublicKey(mediator_keys.signing_public).verifier_key(origin_of(did, number))
+            for number in database_numbers(len(settings.log_dsns))
         ],
         "pre_key": multibase_encode(X25519_PREFIX, mediator_keys.pre_public),
         "file": str(path),
@@ -71,13 +71,6 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
     else:
         verifier_keys = " ".join(record["verifier_keys"])
         print_record("The mediator's identity", record | {"verifier_keys": verifier_keys})
-
-
-def _origins(did: str, databases: int) -> Sequence[str]:
-    """The origins of the heads of the log: one for each of its databases."""
-    if databases == 1:
-        return [origin_of(did)]
-    return [origin_of(did, number) for number in range(databases)]
 
 
 def _did(loaded: Loaded) -> str:

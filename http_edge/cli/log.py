@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -55,6 +55,8 @@ from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
+_Finding = TypeVar("_Finding")
+_Summary = TypeVar("_Summary")
 SHOWN_MAX: Final = 20
 """Findings of a check that are shown in a table."""
 KEPT_MAX: Final = 10_000
@@ -175,29 +177,20 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
         Stop: the archive cannot be read now.
     """
     place = open_place(settings.archive_place)
-    with _store(settings, to_read=True) as store:
-        try:
-            seam = seam_of(opened(store, makes_missing=True), key)
-        except SeamRefused:
-            return None  # the check of the log reports it
-    assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
-    findings: list[ExportFinding] = []
-    summary, count = None, 0
     try:
         with _store(settings, to_read=True) as store, progress_bar("Checking the archive") as at:
             log = opened(store, makes_missing=True)
-            for item in check_archive(log, place, seam, key, marks=marks, progress=at):
-                if isinstance(item, ExportSummary):
-                    summary = item
-                    continue
-                count += 1
-                if len(findings) < KEPT_MAX:
-                    findings.append(item)
+            try:
+                seam = seam_of(log, key)
+            except SeamRefused:
+                return None  # the check of the log reports it
+            assert seam is not None
+            checking = check_archive(log, place, seam, key, marks=marks, progress=at)
+            findings, count, summary = gathered(checking, ExportFinding, ExportSummary)
     except ExportError as error:
         remedy = "To check only the log: poste log verify --without-archive."
         raise Stop(Exit.UNREACHABLE, f"the archive cannot be read: {error}", remedy) from error
-    assert summary is not None
     return {
         "place": place.address(),
         "position": summary.position,
@@ -242,18 +235,27 @@ def _check(
 def _check_once(
     settings: Settings, known_heads: Mapping[str, Head], key: PublicKey | None
 ) -> tuple[list[Finding], Summary]:
-    findings: list[Finding] = []
-    summary: Summary | None = None
     with _store(settings, to_read=True) as store, progress_bar("Checking") as progress:
-        for item in verification.verify(
-            opened(store, makes_missing=True), known_heads=known_heads, key=key, progress=progress
-        ):
-            if isinstance(item, Summary):
-                summary = item
-            elif len(findings) < KEPT_MAX:
-                findings.append(item)
-    assert summary is not None
+        log = opened(store, makes_missing=True)
+        checking = verification.verify(log, known_heads=known_heads, key=key, progress=progress)
+        findings, _, summary = gathered(checking, Finding, Summary)
     return findings, summary
+
+
+def gathered(
+    checking: Iterable[object], finding: type[_Finding], last: type[_Summary]
+) -> tuple[list[_Finding], int, _Summary]:
+    """The findings of a check, up to ``KEPT_MAX`` of them, their number, and its summary."""
+    findings: list[_Finding] = []
+    count, summary = 0, None
+    for item in checking:
+        if isinstance(item, last):
+            summary = item
+        elif isinstance(item, finding):
+            count += 1
+            findings += [item] * (count <= KEPT_MAX)
+    assert summary is not None
+    return findings, count, summary
 
 
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:

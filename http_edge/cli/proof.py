@@ -139,15 +139,9 @@ def _show_refused(files: Mapping[str, Path], error: ProofRefused, *, as_json: bo
 
 def _show_message(proven: ProvenMessage, named: PublicKey | None, *, as_json: bool) -> None:
     events = [
-        {
-            "at": _time(event.at_ms),
-            "event": event.event,
-            "by": event.by,
-            "sender_did": event.sender_did,
-            "partition": event.partition,
-            "position": event.position,
-            "seal_digest": event.seal_digest.hex(),
-        }
+        {"at": _time(event.at_ms)}
+        | {name: getattr(event, name) for name in _EVENTS[1:-1]}
+        | {"seal_digest": event.seal_digest.hex()}
         for event in proven.events
     ]
     about = {"message_id": proven.message_id, "identity": proven.identity}

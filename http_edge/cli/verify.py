@@ -28,13 +28,7 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, fin
 from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.arguments import export_named, source_option
 from http_edge.cli.live_comparison import NotServed, compare_live, export_rest
-from http_edge.cli.log import (
-    KEPT_MAX,
-    SHOWN_MAX,
-    heads_in_json,
-    heads_of_each,
-    known_option,
-)
+from http_edge.cli.log import SHOWN_MAX, gathered, heads_in_json, heads_of_each, known_option
 from http_edge.cli.output import (
     counted,
     json_option,
@@ -264,22 +258,16 @@ def _check(
     known_heads: Mapping[str, Head],
     witnessed: Mapping[str, bytes],
 ) -> _Checked:
-    findings: list[ExportFinding] = []
-    summary: ExportSummary | None = None
     with progress_bar(f"Checking the export {name}".rstrip()) as progress:
-        for item in verify_export(
+        checking = verify_export(
             open_place(target),
             expected.key,
             witnessed=witnessed,
             known_heads=known_heads,
             progress=progress,
             marks=expected.marks,
-        ):
-            if isinstance(item, ExportSummary):
-                summary = item
-            elif len(findings) < KEPT_MAX:
-                findings.append(item)
-    assert summary is not None
+        )
+        findings, _, summary = gathered(checking, ExportFinding, ExportSummary)
     if expected.marks is not None and (why := expected.marks.take_ignored()):
         click.echo(
             f"poste: all rows were verified, because a mark could not be used: {why}", err=True
