@@ -13,11 +13,11 @@ import msgspec
 
 from http_edge.clients.decentrl.contracts import resolve
 from http_edge.clients.decentrl.errors import NotAuthentic
-from http_edge.clients.decentrl.identity import Identity
+from http_edge.clients.decentrl.identity import Identity, opened
 from http_edge.clients.decentrl.records import Seconds
-from http_edge.crypto.aes_gcm import open_sealed, seal
+from http_edge.crypto.aes_gcm import seal
 from http_edge.crypto.canonical_json import canonical
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.signatures import verify_object
 from http_edge.crypto.strict_json import JsonRefused, parse
 
@@ -89,10 +89,4 @@ def open_from_transit(sealed: str, root_secret: bytes) -> bytes:
     Raises:
         NotAuthentic: the text was sealed with another secret, or was changed.
     """
-    try:
-        plaintext = open_sealed(root_secret, b64decode(sealed))
-    except ValueError:
-        plaintext = None
-    if plaintext is None:
-        raise NotAuthentic("the message does not open with this contract's root secret")
-    return plaintext
+    return opened(root_secret, sealed, "the message", "this contract's root secret")

@@ -40,6 +40,21 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contract_keys: dict[str, str]
 
 
+def opened(key: bytes, sealed: str, what: str, named: str) -> bytes:
+    """Decrypt a text that was sealed with ``key``; the error names what it is, and the key.
+
+    Raises:
+        NotAuthentic: the text was sealed with another key, or was changed.
+    """
+    try:
+        plaintext = open_sealed(key, b64decode(sealed))
+    except ValueError:
+        plaintext = None
+    if plaintext is None:
+        raise NotAuthentic(f"{what} does not open with {named}")
+    return plaintext
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A did:decentrl with its secrets.
@@ -105,13 +120,7 @@ class Identity:
         Raises:
             NotAuthentic: the text was not sealed with this identity's storage key, or was changed.
         """
-        try:
-            plaintext = open_sealed(self.storage_key, b64decode(sealed))
-        except ValueError:
-            plaintext = None
-        if plaintext is None:
-            raise NotAuthentic("a stored event does not open with this identity's storage key")
-        return plaintext
+        return opened(self.storage_key, sealed, "a stored event", "this identity's storage key")
 
     def save(self, path: Path) -> None:
         """Write the identity to a file that only its owner can read (mode 0600), atomically."""

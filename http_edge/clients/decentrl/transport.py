@@ -72,7 +72,7 @@ class Transport:
             raise ValueError(f"{url!r} is not an http or https URL")
         self.limits: Final = limits or TransportLimits()
         self._session = session
-        self._owned: aiohttp.ClientSession | None = None
+        self._is_own = session is None
         self._closed = False
 
     @property
@@ -82,17 +82,12 @@ class Transport:
         Raises:
             RuntimeError: this transport, or the session that was given to it, is closed.
         """
-        given = self._session
-        if self._closed or (given is not None and given.closed):
+        if self._closed or (self._session is not None and self._session.closed):
             raise RuntimeError(f"the client of {self.url} is closed")
-        if given is not None:
-            return given
-        if self._owned is None:
-            self._owned = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self.limits.connections_max),
-                timeout=self._timeout(),
-            )
-        return self._owned
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=self.limits.connections_max)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout())
+        return self._session
 
     async def close(self) -> None:
         """Close the session that the transport owns; a session given to it stays open.
@@ -100,8 +95,8 @@ class Transport:
         Nothing can be sent afterwards. Closing again does nothing.
         """
         self._closed = True
-        if self._owned is not None:
-            await self._owned.close()
+        if self._is_own and self._session is not None:
+            await self._session.close()
 
     async def get(self, path: str) -> tuple[int, Mapping[str, object]]:
         """``GET`` a path; return any status, and the JSON object.

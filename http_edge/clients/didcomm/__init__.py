@@ -62,6 +62,7 @@ from http_edge.clients.didcomm.mediation import (
     RecipientList,
     RecipientResult,
 )
+from http_edge.clients.didcomm.older_pickup import Fetched, Pickup1Status, QueueStatus
 from http_edge.clients.didcomm.pickup import (
     PICKUP_2,
     PICKUP_3,
@@ -71,8 +72,6 @@ from http_edge.clients.didcomm.pickup import (
     PickupVersion,
     Status,
 )
-from http_edge.clients.didcomm.pickup_1 import Pickup1Status
-from http_edge.clients.didcomm.queue_1 import Fetched, QueueStatus
 from http_edge.clients.didcomm.recipients import (
     Address,
     Recipient,

@@ -216,7 +216,7 @@ class Connection2:
         Raises:
             UnusableInvitation: nothing can be packed to the mediator's key.
         """
-        return seal_for(self._version, self.did, message, self.mediator_did)
+        return self.packed(addressed(from_flat(message), self.did, self.mediator_did))
 
     def packed(self, written: bytes) -> bytes:
         """Pack an encoded message for the mediator.

@@ -98,9 +98,7 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
 
     Raises: as ``fetch_invitation``.
     """
-    if any(name in _url(url).query for name in _PARAMETERS_2):
-        return read_invitation_2(url)
-    return read_invitation_2(await _fetched(session, url, follows=False))
+    return read_invitation_2(await _source(session, url, _PARAMETERS_2, follows=False))
 
 
 async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitation:
@@ -111,13 +109,15 @@ async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitati
         UnexpectedAnswer: the answer is longer than any invitation.
         UnusableInvitation: see ``read_invitation``.
     """
-    if any(name in _url(url).query for name in _PARAMETERS):
-        return read_invitation(url)
-    return read_invitation(await _fetched(session, url, follows=True))
+    return read_invitation(await _source(session, url, _PARAMETERS, follows=True))
 
 
-async def _fetched(session: aiohttp.ClientSession, url: str, *, follows: bool) -> str | bytes:
-    """The answer at a URL, or the URL of its redirection if that is not followed."""
+async def _source(
+    session: aiohttp.ClientSession, url: str, parameters: Sequence[str], *, follows: bool
+) -> str | bytes:
+    """A URL with an invitation in its query, else its answer, or its unfollowed redirection."""
+    if any(name in _url(url).query for name in parameters):
+        return url
     headers = {"Accept": "application/json"} if follows else None
     timeout = aiohttp.ClientTimeout(total=_SECONDS_MAX)
     try:

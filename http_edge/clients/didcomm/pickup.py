@@ -269,11 +269,6 @@ def delivered(delivery: Json) -> list[Picked]:
     return [Picked(one.id, _envelope(one.data)) for one in attachments]
 
 
-def envelope_of(message: Json | str) -> bytes:
-    """A message that is written as an object, or as its text."""
-    return message.encode() if isinstance(message, str) else orjson.dumps(message)
-
-
 def _envelope(data: _Data) -> bytes:
     if data.base64 is None:
         if data.json is None:

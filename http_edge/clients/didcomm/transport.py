@@ -181,6 +181,14 @@ class _Kept(NamedTuple):
     """The last ping that came after it and before the next message."""
 
 
+class _Waiting(NamedTuple):
+    """A request without an answer yet; ``is_raw`` is ``raw`` of ``Transport.exchange``."""
+
+    thread: str
+    answer: asyncio.Future[Received | None]
+    is_raw: bool
+
+
 class Socket:
     """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a request and its answer.
 
@@ -201,8 +209,7 @@ class Socket:
         self._unreceived_ids: set[str] = set()
         """Of the messages in deliveries that wait."""
         self._arrived = asyncio.Event()
-        self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
-        self._raw: list[asyncio.Future[Received | None]] = []
+        self._waiting: list[_Waiting] = []
         self._ended: WalletError | None = None
         self._due: bytes | None = None
         # The loop itself keeps no task alive.
@@ -280,10 +287,8 @@ class Socket:
         if self._ended is not None:
             raise self._ended
         answer: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        waiting = _thread_of_question(message), answer
+        waiting = _Waiting(_thread_of_question(message), answer, raw)
         self._waiting.append(waiting)
-        if raw:
-            self._raw.append(answer)
         seconds = ANSWER_S_MAX + _delay_s(message)
         try:
             async with asyncio.timeout(seconds):
@@ -296,8 +301,6 @@ class Socket:
             raise
         finally:
             self._waiting.remove(waiting)
-            if answer in self._raw:
-                self._raw.remove(answer)
         if received is None and self._ended is not None:
             raise self._ended
         return received
@@ -319,21 +322,21 @@ class Socket:
             code = self.websocket.close_code
             self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
             self._arrived.set()
-            for _, answer in self._waiting:
-                if not answer.done():
-                    answer.set_result(None)
+            for waiting in self._waiting:
+                if not waiting.answer.done():
+                    waiting.answer.set_result(None)
 
     def _take(self, body: bytes) -> None:
         received = _opened(self._connection, body)
         thread = None if isinstance(received, bytes) else _thread(received)
-        # The oldest request of this thread that has no answer yet.
-        answers = (one for name, one in self._waiting if name == thread and not one.done())
+        unanswered = [one for one in self._waiting if not one.answer.done()]  # the oldest first
+        in_thread = (one for one in unanswered if one.thread == thread)
         # An answer that waited is in an earlier thread; a delivery of live mode is in none at all.
-        raw = (one for one in self._raw if thread != "" and not one.done())
-        if (answered := next(answers, None)) is not None:
-            answered.set_result(received)
-        elif (answered := next(raw, None)) is not None:
-            answered.set_result(body)
+        raw = (one for one in unanswered if one.is_raw and thread != "")
+        if one := next(in_thread, None):
+            one.answer.set_result(received)
+        elif one := next(raw, None):
+            one.answer.set_result(body)
         else:
             self._keep(received, len(body) + _KEPT_BYTES)
 

@@ -32,10 +32,9 @@ from http_edge.clients.didcomm.mediation import (
     SpeaksMediation,
     SpeaksMediation2,
 )
+from http_edge.clients.didcomm.older_pickup import SpeaksOlderPickup
 from http_edge.clients.didcomm.pickup import PICKUP_3, PickupVersion
-from http_edge.clients.didcomm.pickup_1 import SpeaksPickup1
 from http_edge.clients.didcomm.protocol_session import check_registered
-from http_edge.clients.didcomm.queue_1 import SpeaksQueue1
 from http_edge.clients.didcomm.recipients import Recipient, Recipient2
 from http_edge.clients.didcomm.transport import post
 from http_edge.clients.sources import Sources
@@ -47,7 +46,7 @@ _now_ms: Final = Sources().now_ms
 """Returns the time at which a DID is given up."""
 
 
-class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
+class Wallet(SpeaksMediation, ConnectedWallet, SpeaksOlderPickup):
     """A DIDComm v1 wallet at one mediator, over HTTP unless ``over`` a socket.
 
     ``connect`` makes it, or the caller does from a stored connection. The session stays open.
