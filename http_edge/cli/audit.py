@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +30,7 @@ from eventstore.parquet.audit.answering import (
     Question,
     look_up,
 )
-from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
+from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary
 from eventstore.parquet.errors import (
     ExportError,
     ExportUnavailable,
@@ -51,11 +51,11 @@ from http_edge.cli.output import json_option, print_json, print_record, print_ta
 from http_edge.cli.projections_program import answer_of_program, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Endings, Exit, Stop, ended_by
+from http_edge.server.export_status import time_text
 
 _ROWS_MAX: Final = 100
 _OLD_S: Final = 86_400
 _OFTEN: Final = 5
-_MS: Final = 1_000
 _NUMBER: Final = click.IntRange(1, 2**31 - 2)
 """A number for Spark, which counts rows in 32 bits and is asked for one more than are shown."""
 _ENDINGS: Final[Endings] = {
@@ -375,7 +375,7 @@ def _head(said: Answer) -> Record:
     return {
         "position": sum(said.positions),
         **several,
-        "at": time_text(datetime.fromtimestamp(said.at_ms / _MS, UTC)),
+        "at": time_text(said.at_ms),
         "pseudonyms": said.pseudonyms,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from http_edge.cli.output import json_option, print_json, print_record, print_ta
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.export_status import time_text
 from http_edge.settings.sources import Loaded
 
 _EVENTS = ("at", "event", "by", "sender_did", "partition", "position", "seal_digest")
@@ -182,7 +182,6 @@ def _signer_said(key: PublicKey, named: PublicKey | None) -> dict[str, str]:
 
 def _time(at_ms: int) -> str:
     try:
-        at = datetime.fromtimestamp(at_ms / 1_000, UTC)
+        return str(time_text(at_ms))
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"  # out of the range of datetime
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

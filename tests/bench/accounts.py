@@ -16,8 +16,7 @@ import aiohttp
 
 from http_edge.cli.output import ProgressBar
 from http_edge.clients.didcomm import Recipient2, fetch_invitation_2
-from http_edge.clients.didcomm.connection import Connection2, endpoints_of
-from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.connection import QUEUE, Connection2, endpoints_of
 from http_edge.clients.didcomm.invitation import Invitation2
 from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.clients.load.didcomm_agents import DidComm2Agents

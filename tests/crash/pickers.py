@@ -34,8 +34,7 @@ from http_edge.clients.didcomm import (
     WalletError,
 )
 from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
-from http_edge.clients.didcomm.connection import open_for
-from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.connection import QUEUE, open_for
 from http_edge.clients.didcomm.pickup import PickupVersion, SpeaksPickup
 from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json

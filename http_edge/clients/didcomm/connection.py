@@ -5,14 +5,13 @@ In DIDComm v2 (``Connection2``) each side knows the other's DID, without a hands
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import orjson
 
-from http_edge.clients.didcomm.documents import first_of_each
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.flat_messages import from_flat, to_flat
 from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
@@ -37,6 +36,9 @@ from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from http_edge.didcomm.envelopes.v2.version import V2, agent_account
+
+QUEUE: Final = "didcomm:transport/queue"
+"""The endpoint of a wallet that fetches its messages (RFC 0092)."""
 
 Received: TypeAlias = Json | bytes
 """A message of the mediator itself, or an unopened envelope for another key."""
@@ -302,6 +304,26 @@ def open_for_did(version: V2, body: bytes) -> Unpacked | None:
 def endpoints_of(did: str) -> tuple[str, str]:
     """The first HTTP and the first WebSocket endpoint in the document that a DID carries."""
     document = own_document(did)
-    return first_of_each(
+    return _first_of_each(
         [] if document is None else [each.uri for each in messaging_services(document)]
     )
+
+
+def endpoints(document: Mapping[str, object]) -> tuple[str, str]:
+    """The first HTTP and the first WebSocket endpoint of a document; empty if it has none."""
+    return _first_of_each([*_endpoints(document.get("service"))])
+
+
+def _first_of_each(urls: Sequence[str]) -> tuple[str, str]:
+    """The first HTTP and the first WebSocket URL; empty if there is none."""
+    http = [url for url in urls if url.startswith(("http://", "https://"))]
+    websocket = [url for url in urls if url.startswith(("ws://", "wss://"))]
+    return (http or [""])[0], (websocket or [""])[0]
+
+
+def _endpoints(services: object) -> Iterator[str]:
+    for service in services if isinstance(services, list) else []:
+        endpoint = service.get("serviceEndpoint") if isinstance(service, dict) else None
+        url = endpoint.get("uri") if isinstance(endpoint, dict) else endpoint
+        if isinstance(url, str):
+            yield url

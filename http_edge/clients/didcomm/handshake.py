@@ -13,17 +13,27 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
-from http_edge.clients.didcomm.connection import Connection, Opened
-from http_edge.clients.didcomm.documents import QUEUE, endpoints, peer2_did, peer4_did
+from http_edge.clients.didcomm.connection import QUEUE, Connection, Opened, endpoints
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
 from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.didcomm.invitation import Invitation
 from http_edge.clients.didcomm.protocol_session import expected, new_id
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import legacy_did, legacy_document, read_document
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.documents import (
+    KEY_ID,
+    legacy_did,
+    legacy_document,
+    read_document,
+    write_services,
+)
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
-from http_edge.didcomm.envelopes.peer_dids import peer2_document, peer4_document
+from http_edge.didcomm.envelopes.peer_dids import (
+    encode_peer2,
+    encode_peer4,
+    peer2_document,
+    peer4_document,
+)
 from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment, verify_member
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
@@ -158,6 +168,27 @@ class Handshake:
     def _check_signers(self, signers: Sequence[bytes | None]) -> None:
         if self.invitation.key not in signers:
             raise NotAuthentic("the response is not proven by the key of the invitation")
+
+
+def peer4_did(key: KeyPair, endpoint: str) -> str:
+    """A did:peer:4 in its long form, written as ACA-Py and Credo write theirs."""
+    method = {
+        "id": KEY_ID,
+        "type": "Ed25519VerificationKey2018",
+        "publicKeyBase58": base58(key.public),
+    }
+    document: Json = {
+        "@context": ["https://www.w3.org/ns/did/v1"],
+        "verificationMethod": [method],
+        "authentication": [KEY_ID],
+        "service": write_services([endpoint]),
+    }
+    return encode_peer4(document)
+
+
+def peer2_did(key: KeyPair, endpoint: str) -> str:
+    """The did:peer:2 with the same document."""
+    return encode_peer2([key.public], write_services([endpoint]))
 
 
 def _carried(did: str) -> Json | None:

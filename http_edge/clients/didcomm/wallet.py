@@ -9,13 +9,13 @@ import aiohttp
 
 from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
 from http_edge.clients.didcomm.connection import (
+    QUEUE,
     Connection,
     Connection2,
     DidMethod2,
     endpoints_of,
     open_for,
 )
-from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.errors import UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.handshake import DidMethod, Handshake, HandshakeProtocol
 from http_edge.clients.didcomm.invitation import (

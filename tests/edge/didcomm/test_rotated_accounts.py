@@ -20,8 +20,7 @@ from http_edge.clients.didcomm import (
     Recipient2,
     Wallet2,
 )
-from http_edge.clients.didcomm.connection import Connection2, agreement_key
-from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.connection import QUEUE, Connection2, agreement_key
 from http_edge.clients.didcomm.errors import ProblemReported, WalletError
 from http_edge.clients.didcomm.transport import post
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets

@@ -15,7 +15,7 @@ import orjson
 from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
-from http_edge.clients.didcomm.documents import peer2_did, peer4_did
+from http_edge.clients.didcomm.handshake import peer2_did, peer4_did
 from http_edge.didcomm.envelopes.documents import (
     KEYS_MAX,
     ROUTING_KEYS_MAX,

@@ -17,8 +17,7 @@ from http_edge.clients.didcomm import (
     Wallet2,
     forward_2,
 )
-from http_edge.clients.didcomm.connection import messaging_service, peer_account
-from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.connection import QUEUE, messaging_service, peer_account
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
