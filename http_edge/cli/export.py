@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from actors.host.clock import system_clock
+from eventstore.log.databases import folder_name
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
@@ -43,6 +44,7 @@ from http_edge.server.exporting import (
     log_fault,
 )
 from http_edge.server.mediator_log import opened_to_export
+from http_edge.server.status_files import database_numbers
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe
@@ -265,13 +267,12 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory, where a mediator beside this process reports its own export.
     shown = [StatusReporter(None, system_clock) for _ in each]
-    for number, settings in enumerate(each):
-        title = "" if len(each) == 1 else f"db-{number}: "
-        works.append(_watching(settings, title, shown[number], as_json=as_json).run)
+    for settings, number, status in zip(each, database_numbers(len(each)), shown, strict=True):
+        title = "" if number is None else f"{folder_name(number)}: "
+        works.append(_watching(settings, title, status, as_json=as_json).run)
         # For a log in SQLite the mediator archives, perhaps to another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
-            database = None if len(each) == 1 else number
-            reporter = Reporter(settings.data_dir, system_clock, database)
+            reporter = Reporter(settings.data_dir, system_clock, number)
             works.append(partial(run_rounds, settings, reporter))
     # Lines about faults wait for no reader of stderr.
     lines = LogPipe(each[0].log_level, "export")

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import sys
+from contextlib import suppress
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Final, get_args
@@ -207,28 +208,19 @@ def _url_at(url: str, settings: Settings, keys: MediatorKeys) -> str:
         Stop: the mediator does not answer, or has other keys.
     """
     _, body = exchange("GET", url, "/.well-known/did.json")
-    found = _url_of_document(body, keys)
-    if found is None:
-        raise Stop(
-            Exit.USAGE,
-            f"{url} is not the mediator with the keys in {settings.keys_path}",
-            "Name its data directory with --data-dir, its address with --url, or its public"
-            " URL with --public-url.",
-        )
-    return found
-
-
-def _url_of_document(body: bytes, keys: MediatorKeys) -> str | None:
-    """The URL in the DID document of the mediator with these keys; None in any other text."""
-    try:
+    with suppress(ValueError, LookupError, TypeError):  # the text is no such document
         value = json.loads(body)
         document = read_document(value["id"], value)
         endpoint = value["service"][0]["serviceEndpoint"]["uri"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    if document is None or keys.signing_public not in document.signing_keys.values():
-        return None
-    return endpoint if isinstance(endpoint, str) else None
+        signing_keys = {} if document is None else document.signing_keys
+        if keys.signing_public in signing_keys.values() and isinstance(endpoint, str):
+            return endpoint
+    raise Stop(
+        Exit.USAGE,
+        f"{url} is not the mediator with the keys in {settings.keys_path}",
+        "Name its data directory with --data-dir, its address with --url, or its public"
+        " URL with --public-url.",
+    )
 
 
 def _print_code(code: segno.QRCode) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from typing import Final, Literal, Self
 
@@ -55,15 +55,13 @@ class ConnectedWallet(SpeaksPickup):
         wallet.transport = transport
         return wallet
 
-    @asynccontextmanager
-    async def socket(self) -> AsyncIterator[Socket]:
+    def socket(self) -> AbstractAsyncContextManager[Socket]:
         """Open a WebSocket; nothing is sent on it yet.
 
         Raises:
             MediatorUnreachable: the socket did not open.
         """
-        async with open_socket(self.session, self.connection) as socket:
-            yield socket
+        return open_socket(self.session, self.connection)
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[Live]:

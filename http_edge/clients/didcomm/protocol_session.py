@@ -11,7 +11,7 @@ from http_edge.clients.didcomm.connection import MediatorConnection, Received
 from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
 from http_edge.clients.didcomm.transport import Transport
 from http_edge.clients.sources import Sources
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, MessageType, read_type
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
 
 ReturnRoute = Literal["all", "thread", "none"]
 Record = TypeVar("Record")
@@ -39,8 +39,7 @@ class ProtocolSession:
         Raises: WalletError.
         """
         answer = await self.exchange(message, return_route=return_route)
-        if isinstance(answer, bytes):
-            raise UnexpectedAnswer("an envelope for another key instead of an answer")
+        assert not isinstance(answer, bytes)  # only ``raw`` takes one
         return answer
 
     async def exchange(
@@ -73,18 +72,21 @@ def prepared(message: Json, return_route: ReturnRoute) -> Json:
     return {**whole, "~transport": {"return_route": return_route}}
 
 
-def expected(answer: Received | None, kind: str, names: str) -> Json:
+def expected(answer: Json | None, kind: str, names: str) -> Json:
     """Return ``answer`` if it is of the protocol of ``kind`` and has one of the names.
 
     Raises: ProblemReported, UnexpectedAnswer.
     """
-    if answer is None or isinstance(answer, bytes):
-        what = "nothing" if answer is None else "an envelope for another key"
-        raise UnexpectedAnswer(f"{what} came back for {kind}")
-    found = read_type(answer.get("@type"))
+    if answer is None:
+        raise UnexpectedAnswer(f"nothing came back for {kind}")
     check_problem(answer)
-    requested = read_type(NEW_PREFIX + kind)
-    if not _same_protocol(found, requested) or found is None or found.name not in names.split("|"):
+    found, requested = read_type(answer.get("@type")), read_type(NEW_PREFIX + kind)
+    assert requested is not None
+    if (
+        found is None
+        or (found.family, found.major) != (requested.family, requested.major)
+        or found.name not in names.split("|")
+    ):
         raise UnexpectedAnswer(f"{answer.get('@type')!r} came back for {kind}")
     return answer
 
@@ -126,9 +128,3 @@ def record_of(answer: object, kind: type[Record]) -> Record:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
         raise UnexpectedAnswer(f"{kind.__name__}: {error}") from error
-
-
-def _same_protocol(one: MessageType | None, other: MessageType | None) -> bool:
-    if one is None or other is None:
-        return False
-    return (one.family, one.major) == (other.family, other.major)
