@@ -13,12 +13,9 @@ import json
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -63,8 +60,6 @@ _GRACE_S: Final = 120.0
 """Time in addition to the exporter's allowed lag, to write the rows that have accumulated."""
 _PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _ALONE_BYTES_MAX: Final = 1 << 40
-_AHEAD: Final = 2
-"""Questions under way: the mediator answers one while we write the answer to the one before."""
 _ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Decoder(
     InspectionAnswer
 )
@@ -256,13 +251,12 @@ class Collector:
         """
         targets = set(exported)
         targets.update(self._answer_to(ListCachedIdentities(), CachedIdentities).targets)
-        targets -= self._note_nameless(targets)
-        answered = 0
-        for states in self._answers(sorted(targets)):
-            for described in states:
+        named = sorted(targets - self._note_nameless(targets))
+        for first in range(0, len(named), TARGETS_MAX):
+            part = named[first : first + TARGETS_MAX]
+            for described in self._states(part):
                 self._writer.add_state(self._whole(described))
-            answered += len(states)
-            progress(answered, len(targets))
+            progress(first + len(part), len(named))
         for index in range(shards):
             held = self._answer_to(DescribeNonces(shard_name(index)), NoncesHeld)
             self._writer.add_nonces(held)
@@ -279,21 +273,6 @@ class Collector:
                 [n for n in sorted(nameless) if stream_of(n) not in known]
             )
         return nameless
-
-    def _answers(self, targets: Sequence[str]) -> Iterator[list[DescribedState]]:
-        parts = (targets[i : i + TARGETS_MAX] for i in range(0, len(targets), TARGETS_MAX))
-        asking = ThreadPoolExecutor(_AHEAD)
-        try:
-            ahead: deque[Future[list[DescribedState]]] = deque(
-                asking.submit(self._states, part) for part in islice(parts, _AHEAD)
-            )
-            while ahead:
-                answer = ahead.popleft().result()
-                ahead.extend(asking.submit(self._states, part) for part in islice(parts, 1))
-                yield answer
-        finally:
-            # The end of a command that is terminated does not wait for answers.
-            asking.shutdown(wait=False, cancel_futures=True)
 
     def _states(self, targets: Sequence[str]) -> list[DescribedState]:
         """The states of all targets, including those whose owner changes meanwhile."""
