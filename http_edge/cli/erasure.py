@@ -164,11 +164,7 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
 
 
 def _refuse_archived(settings: Settings) -> None:
-    """Refuse a log that lacks rows: their names are in an archive, which these settings lack.
-
-    Raises:
-        Stop: rows have left the log.
-    """
+    """Refuse a log that lacks rows: their names are in an archive, which these settings lack."""
     with closing(opened_to_read(settings)) as log:
         if SEAM in log.settings():
             why = "rows have left the log for an archive, which is not where the settings say"
@@ -188,11 +184,7 @@ def _names_erased(settings: Settings) -> dict[str, Any]:
 
 
 def _refuse(did: str, answer: dict[str, Any]) -> None:
-    """Refuse an answer that is not about an erasure.
-
-    Raises:
-        Stop: there is no such identity, or the DID speaks for the account of another DID.
-    """
+    """Refuse an answer about no identity, or about a DID that speaks for the account of another."""
     if answer.get("speaks_for"):
         remedy = "Erase that account by its first DID. See: poste audit identity DID"
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)

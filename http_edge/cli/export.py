@@ -246,11 +246,7 @@ def _record(exporter: Exporter, steps: Sequence[Exported], seconds: float) -> di
 
 
 def _address(metrics: str | None) -> str | None:
-    """The address to listen at, if any.
-
-    Raises:
-        Stop: the text is no address.
-    """
+    """The address to listen at, if any; refuse a text that is none."""
     try:
         if metrics is not None:
             split_listen(metrics)

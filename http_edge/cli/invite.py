@@ -169,11 +169,7 @@ def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> di
 
 
 def _check(settings: Settings) -> None:
-    """Refuse to invite to a mediator that accepts no wallets.
-
-    Raises:
-        Stop: names the setting that is the reason.
-    """
+    """Refuse to invite to a mediator that accepts no wallets; name the setting that is why."""
     didcomm = settings.didcomm
     if settings.protocol.registration == "invitation":
         return  # Decentrl identities use its id
@@ -185,11 +181,7 @@ def _check(settings: Settings) -> None:
 
 
 def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
-    """The URL for wallets: the one that the mediator at ``url`` names, else ``served_url``.
-
-    Raises:
-        Stop: the running mediator has other keys, or does not answer at ``url``.
-    """
+    """The URL for wallets: the one that the mediator at ``url`` names, else ``served_url``."""
     base = served_url(loaded) if url is None else _url_at(url, loaded.settings, keys)
     is_set = url is None and loaded.sources["public_url"] != DEFAULT
     if urlsplit(base).hostname in _LOOPBACK and not is_set:

@@ -71,10 +71,6 @@ def purge(mediator: RunningMediator, *, did: str, yes: bool, as_json: bool) -> N
 
 
 def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
-    """Refuse an answer about an unknown identity, which would look like one about an empty queue.
-
-    Raises:
-        Stop: the mediator knows no such identity.
-    """
+    """Refuse an answer about an unknown identity, which looks like one about an empty queue."""
     if not answer.get("known", True):
         raise unknown_identity(did)

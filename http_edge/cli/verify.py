@@ -201,11 +201,7 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
 
 
 def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
-    """The signed heads in these files.
-
-    Raises:
-        Stop: a file is no signed head.
-    """
+    """The signed heads in these files; refuse a file that is none."""
     notes = {}
     for path in paths:
         notes[str(path)] = note = path.read_bytes()

@@ -1,15 +1,4 @@
-"""Errors of the client library.
-
-ClientError
-├── CommandRefused       the mediator refused the command: nothing changed, the nonce is used up
-├── OutcomeUnknown       the command may or may not have taken effect
-├── MediatorUnreachable  no connection was made: the command has no effect
-├── MediatorUnknown      the client has no address for this mediator
-├── UnexpectedAnswer     the answer is not what the protocol describes
-├── NotAuthentic         a signature or a decryption failed: the data is not what it claims to be
-├── UnusableIdentity     the identity file or a key for this contract is missing or damaged
-└── SocketRefused        the mediator closed the WebSocket with one of the codes of DCTRL-0004 10.3
-"""
+"""Errors of the client library; the base of all is ``ClientError``."""
 
 from __future__ import annotations
 

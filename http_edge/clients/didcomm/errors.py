@@ -1,15 +1,4 @@
-"""Errors of the wallet.
-
-WalletError
-├── ProblemReported      the mediator answered with a problem report (RFC 0035 or of a protocol)
-├── MediatorRefused      the mediator answered with an HTTP status that is no success
-├── MediatorUnreachable  no answer came over HTTP, or no socket opened
-├── ConnectionLost       the socket ended or broke
-├── NoAnswer             nothing came over the socket in time
-├── NotAuthentic         an envelope or a signature is not from the expected sender
-├── UnexpectedAnswer     the answer is not what the protocol describes
-└── UnusableInvitation   the text is no invitation, or none that this wallet can follow
-"""
+"""Errors of the wallet; the base of all is ``WalletError``."""
 
 from __future__ import annotations
 
