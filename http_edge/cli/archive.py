@@ -34,7 +34,7 @@ _ENDINGS: Final[Endings] = {
 @click.command()
 @json_option
 @with_settings("data_dir", "log")
-def archive(loaded: Loaded, *, as_json: bool) -> int:
+def archive(loaded: Loaded, *, as_json: bool) -> None:
     """Move old rows from the log to its archive.
 
     The archive is the export at export.to, or else the folder archive in the data directory. Rows
@@ -61,7 +61,6 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
     require_owner(settings)
     records = [_archived(one) for one in settings.each_database()]
     print_databases("Old rows have left the log", records, as_json=as_json)
-    return Exit.OK
 
 
 def _archived(settings: Settings) -> dict[str, Any]:

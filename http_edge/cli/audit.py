@@ -194,7 +194,7 @@ def _range_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Write a proof for holders of the mediator's public key: poste proof check.",
 )
 @_query_options
-def message_command(query: _Query, *, message_id: str, file: Path | None) -> int:
+def message_command(query: _Query, *, message_id: str, file: Path | None) -> None:
     """Show the history of one message, and the seals that prove it.
 
     A proof holds all rows of the transactions that changed the message. These include rows of other
@@ -214,17 +214,16 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     kept = [{n: v for n, v in event.items() if n not in FROM_QUEUED} for event in events]
     if query.as_json:
         print_json(_json_head(said) | {"message": message, "events": kept})
-        return Exit.OK
+        return
     print_record("Message", message | _signer(said))
     _print_listing("Its history, with the seal of each event", kept)
-    return Exit.OK
 
 
 @audit.command("identity")
 @click.argument("did", callback=utf8)
 @_limit_option
 @_query_options
-def identity_command(query: _Query, *, did: str, limit: int) -> int:
+def identity_command(query: _Query, *, did: str, limit: int) -> None:
     """Show what an identity did, what it received, and which of its commands were refused.
 
     DID may be a pseudonym if its key is given; then every row is read.
@@ -239,12 +238,12 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
         "traffic": "Messages and events by day, newest first",
         "refused": "Its refused commands",
     }
-    return _show(query, said, limit, titles)
+    _show(query, said, limit, titles)
 
 
 @audit.command("refused")
 @_range_options
-def refused_command(query: _Query, *, limit: int) -> int:
+def refused_command(query: _Query, *, limit: int) -> None:
     """Show which commands were refused, to whom and why, most refusals first.
 
     Edges count refused commands over short periods; a count is shown in full if its period overlaps
@@ -252,19 +251,19 @@ def refused_command(query: _Query, *, limit: int) -> int:
     """
     said = _ask(query, OfRefusals(), limit)
     titles = {"refused": "Refused commands", "queues": "Queues that began to refuse messages"}
-    return _show(query, said, limit, titles)
+    _show(query, said, limit, titles)
 
 
 @audit.command("replays")
 @_range_options
-def replays_command(query: _Query, *, limit: int) -> int:
+def replays_command(query: _Query, *, limit: int) -> None:
     """Show commands that were refused as replays or for their timestamp.
 
     DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a replay after a longer time, or a wrong
     clock.
     """
     said = _ask(query, OfReplays(), limit)
-    return _show(query, said, limit, {"refused": "Refused as replays"})
+    _show(query, said, limit, {"refused": "Refused as replays"})
 
 
 @audit.command("stuck")
@@ -283,7 +282,7 @@ def replays_command(query: _Query, *, limit: int) -> int:
     help="Messages delivered at least this often and not acknowledged.",
 )
 @_range_options
-def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limit: int) -> int:
+def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limit: int) -> None:
     """Show messages that wait long or are delivered again and again, worst first.
 
     --since and --until select messages by the time of queuing. The age is that at the time of
@@ -292,7 +291,7 @@ def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limi
     said = _ask(query, OfStuck(older_than_s, deliveries_min), limit)
     kept = f"Messages that have waited more than {older_than_s:,} s"
     title = f"{kept} or were handed out {deliveries_min:,} times or more"
-    return _show(query, said, limit, {"messages": title})
+    _show(query, said, limit, {"messages": title})
 
 
 def _look_up(query: _Query, subject: OfOne) -> Answer:
@@ -345,19 +344,18 @@ def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file:
     write_file(file, proof_bytes(proof), "--proof")
 
 
-def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) -> int:
+def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) -> None:
     named = {"identity": said.name} if said.name else {}
     more = [what for what, rows in said.found.items() if len(rows) > limit]
     shown = {what: rows[:limit] for what, rows in said.found.items()}
     if query.as_json:
         print_json(_json_head(said) | named | shown | {"more": more})
-        return Exit.OK
+        return
     print_record("The log", _head(said) | named | _signer(said))
     for what, rows in shown.items():
         _print_listing(titles[what], rows)
         if what in more:
             click.echo(f"  and more; only {len(rows):,} are shown (--limit)\n")
-    return Exit.OK
 
 
 def _json_head(said: Answer) -> Record:

@@ -142,7 +142,7 @@ def check(loaded: Loaded, *, file: Path, public_key: PublicKey | None, as_json: 
 @click.command("erase-names")
 @json_option
 @with_settings("data_dir", "log")
-def erase_names(loaded: Loaded, *, as_json: bool) -> int:
+def erase_names(loaded: Loaded, *, as_json: bool) -> None:
     """Remove the names of erased identities from the rows of the log.
 
     Only for a log that is neither exported nor archived; for others, poste export compact removes
@@ -160,7 +160,6 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
         _refuse_archived(one)
     records = [_names_erased(one) for one in settings.each_database()]
     print_databases("Names of erased identities have left the log", records, as_json=as_json)
-    return Exit.OK
 
 
 def _refuse_archived(settings: Settings) -> None:

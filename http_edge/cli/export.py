@@ -83,7 +83,7 @@ def export(
     compacting: bool,
     metrics: str | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Write the event log to immutable, signed Parquet files.
 
     Continues from the last export to this place up to the present end of the log. May run while the
@@ -97,7 +97,7 @@ def export(
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         _require_no_option(context, before=context.invoked_subcommand)
-        return Exit.OK
+        return
     if metrics is not None and not watch:
         raise click.UsageError("--metrics is only for --watch")
     if compacting and watch:
@@ -111,18 +111,17 @@ def export(
             require_folder(Path(one.export.to), "--to")
     if watch:
         _watch(each, _address(metrics), as_json=as_json)
-        return Exit.OK
+        return
     with ended_by(_ENDINGS):
         records = (_export(one, compacting=compacting) for one in each)
         print_databases("The log is exported", records, as_json=as_json)
-    return Exit.OK
 
 
 @export.command()
 @_to
 @json_option
 @with_settings("data_dir", "log")
-def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
+def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> None:
     """Rewrite files of an export without the contents and names that were erased since.
 
     These are the contents of messages, contract requests and events that the log shows as
@@ -138,7 +137,6 @@ def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
     with ended_by(_ENDINGS):
         records = map(_compacted, _each(loaded.settings, target))
         print_databases("The export has no erased contents and names", records, as_json=as_json)
-    return Exit.OK
 
 
 def _require_no_option(context: click.Context, *, before: str) -> None:

@@ -310,7 +310,7 @@ def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
 
 @log.command("rebuild-read-models")
 @with_settings("data_dir", "log")
-def rebuild(loaded: Loaded) -> int:
+def rebuild(loaded: Loaded) -> None:
     """Rebuild the tables for queries from the rows of the log.
 
     These are saved and public events, depths of queues, and dedicated identities; snapshots are
@@ -327,7 +327,6 @@ def rebuild(loaded: Loaded) -> int:
                 remedy = "poste log verify names it. Restore the log from a backup."
                 raise Stop(Exit.UNSAFE, f"a row cannot be read: {error}", remedy) from error
     click.echo("The tables now match the rows of the log.")
-    return Exit.OK
 
 
 def _print(findings: list[Finding], summary: Summary, title: str) -> None:

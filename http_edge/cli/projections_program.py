@@ -58,15 +58,11 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def projections_command(name: str) -> click.Command:
     """The command of this name, which passes all arguments on, also ``--help``."""
-
-    def run(arguments: Sequence[str]) -> None:
-        run_program([name, *arguments])
-
     return click.Command(
         name,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
         add_help_option=False,
-        callback=run,
+        callback=lambda arguments: run_program([name, *arguments]),
         help=SUMMARIES[name],
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
     )

@@ -108,7 +108,7 @@ def restore(  # noqa: PLR0913 - one for each option
     archive: str | None,
     until: AsOf,
     as_json: bool,
-) -> int:
+) -> None:
     """Restore a log from its export, or move it to another store.
 
     Every row is checked against the seals before it is stored, and every file of an export against
@@ -144,7 +144,6 @@ def restore(  # noqa: PLR0913 - one for each option
         _say_erased(erased, known_to)
     if until is not None:
         click.echo(f"poste: {_ERASED}", err=True)
-    return Exit.OK
 
 
 def _say_erased(erased: Sequence[Mapping[str, Any]], known_to: int) -> None:
