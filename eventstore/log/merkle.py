@@ -11,8 +11,8 @@ Proofs are made from the hashes of complete subtrees (``Subtrees``), wherever th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 HASH_BYTES: Final = 32
 EMPTY_ROOT: Final = hashlib.sha256().digest()
@@ -45,29 +45,9 @@ def complete_root(hashes: Sequence[bytes]) -> bytes:
     return level[0]
 
 
-class Frontier(NamedTuple):
-    """The part of a tree that its growth needs: the roots of its largest complete subtrees.
-
-    ``hashes`` has one root for each bit that is set in ``size``, the largest subtree first.
-    """
-
-    size: int = 0
-    hashes: tuple[bytes, ...] = ()
-
-    def extended(self, leaves: Iterable[bytes]) -> Frontier:
-        """The tree with these leaf hashes appended."""
-        size, hashes = self.size, list(self.hashes)
-        for leaf in leaves:
-            hashes.append(leaf)
-            size += 1
-            for _ in range((size & -size).bit_length() - 1):
-                right = hashes.pop()
-                hashes[-1] = node_hash(hashes[-1], right)
-        return Frontier(size, tuple(hashes))
-
-    def root(self) -> bytes:
-        """The root of the tree."""
-        return _joined(self.hashes) if self.hashes else EMPTY_ROOT
+def tree_root(size: int, subtree: Subtrees) -> bytes:
+    """The root of the tree of the first ``size`` leaves."""
+    return _range_root(0, size, subtree) if size else EMPTY_ROOT
 
 
 def inclusion_proof(index: int, size: int, subtree: Subtrees) -> list[bytes]:
@@ -189,12 +169,8 @@ def _range_root(first: int, end: int, subtree: Subtrees) -> bytes:
         height = (end - first).bit_length() - 1
         hashes.append(subtree(height, first >> height))
         first += 1 << height
-    return _joined(hashes)
-
-
-def _joined(hashes: Sequence[bytes]) -> bytes:
-    """The root over complete subtrees, each smaller than the one before it."""
-    root = hashes[-1]
-    for left in reversed(hashes[:-1]):
-        root = node_hash(left, root)
+    # Each subtree is smaller than the one before it.
+    root = hashes.pop()
+    while hashes:
+        root = node_hash(hashes.pop(), root)
     return root

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from eventstore.log.merkle import HASH_BYTES, Frontier, Subtrees, complete_root
+from eventstore.log.merkle import HASH_BYTES, Subtrees, complete_root, tree_root
 
 TILE_HEIGHT: Final = 8
 TILE_HASHES: Final = 1 << TILE_HEIGHT
@@ -112,8 +112,7 @@ class TiledTree(NamedTuple):
 
     def root(self) -> bytes:
         """The root of the tree."""
-        frontiers = [Frontier().extended(hashes_in(last)).hashes for last in reversed(self.edge)]
-        return Frontier(self.size, tuple(found for part in frontiers for found in part)).root()
+        return tree_root(self.size, subtrees_of(self.size, lambda last: self.edge[last.level]))
 
 
 def tree_at(size: int, read: ReadTile) -> TiledTree:

@@ -14,7 +14,6 @@ from pyarrow import fs
 
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.merkle import Frontier
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.tree import CHECKPOINT, head_in
@@ -35,6 +34,7 @@ from tests.export.samples import (
     whole_log,
 )
 from tests.full_disk import files_up_to
+from tests.log.root_by_definition import by_definition
 
 _KILLED: Final[int | None] = -signal.SIGKILL
 
@@ -104,7 +104,7 @@ def _assert_published_head_is_of(
     if note is None:
         return
     head, leaves = head_in(note, SIGNED_BY), leaves_of(log)
-    assert head.root == Frontier().extended(leaves[: head.size]).root()
+    assert head.root == by_definition(leaves[: head.size])
     rows = [row for row in exported if row.topic == SEAL_TOPIC]
     assert head.size <= len(rows)
 

@@ -14,7 +14,6 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
-from eventstore.log.merkle import Frontier
 from eventstore.log.streams import identity_stream
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
@@ -44,6 +43,7 @@ from tests.export.samples import (
     registered,
 )
 from tests.export.test_earlier_release import golden
+from tests.log.root_by_definition import by_definition
 from tests.log.samples import SealedWriter, message
 
 
@@ -54,7 +54,7 @@ def head_of(place: ExportPlace) -> TreeHead:
 def assert_tree_is_that_of(log: EventLog, place: ExportPlace) -> None:
     """The newest head and all tiles that a proof may read are those of the log."""
     leaves = leaves_of(log)
-    root = Frontier().extended(leaves).root()
+    root = by_definition(leaves)
     assert head_of(place) == TreeHead(OWNER.mediator_did, len(leaves), root)
     for tile in tiles_of(len(leaves)):
         assert len(read_tile(place, tile)) == tile.size_bytes
@@ -96,7 +96,7 @@ def test_every_manifest_names_the_tree_of_all_seals_up_to_its_end(
     size = 0
     for statement in catalog_of(place).statements:
         size += sum(file.types[SEAL_TOPIC] for file in statement.manifest.files)
-        root = Frontier().extended(leaves[:size]).root()
+        root = by_definition(leaves[:size])
         assert statement.manifest.tree == ManifestTree(size, root.hex())
     assert size == len(leaves) == 60
     assert_tree_is_that_of(sqlite_log, place)

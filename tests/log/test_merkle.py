@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from eventstore.log.merkle import (
     EMPTY_ROOT,
-    Frontier,
     consistency_proof,
     inclusion_proof,
     is_consistent,
@@ -30,6 +28,7 @@ from eventstore.log.tiles import (
     tiles_of,
     tree_at,
 )
+from tests.log.root_by_definition import by_definition
 
 ENTRIES = [
     bytes.fromhex(entry)
@@ -70,19 +69,6 @@ CONSISTENCY = {
 trees = st.lists(st.binary(max_size=3), max_size=70).map(lambda some: [*map(leaf_hash, some)])
 
 
-def by_definition(leaves: Sequence[bytes]) -> bytes:
-    """RFC 6962 section 2.1, word for word, over leaf hashes."""
-    if not leaves:
-        return hashlib.sha256(b"").digest()
-    if len(leaves) == 1:
-        return leaves[0]
-    middle = 1
-    while middle * 2 < len(leaves):
-        middle *= 2
-    left, right = by_definition(leaves[:middle]), by_definition(leaves[middle:])
-    return hashlib.sha256(b"\x01" + left + right).digest()
-
-
 class Tiles:
     """A tree in tiles, which were added in parts."""
 
@@ -107,7 +93,7 @@ NUMBERED = [leaf_hash(number.to_bytes(4, "big")) for number in range(70_000)]
 
 
 def test_the_published_roots_are_met_at_every_size() -> None:
-    assert [Frontier().extended(LEAVES[:size]).root().hex() for size in range(9)] == [*ROOTS]
+    assert [Tiles(LEAVES[:size]).tree.root().hex() for size in range(9)] == [*ROOTS]
     assert EMPTY_ROOT.hex() == ROOTS[0]
 
 
@@ -127,12 +113,7 @@ def test_the_published_consistency_proofs_are_made(old: int, new: int) -> None:
 def test_a_root_is_that_of_the_definition_however_the_tree_grew(
     leaves: list[bytes], cuts: list[int]
 ) -> None:
-    grown, frontier, start = Tiles(leaves, cuts), Frontier(), 0
-    for cut in [*sorted(cuts), len(leaves)]:
-        frontier = frontier.extended(leaves[start:cut])
-        start = max(start, min(cut, len(leaves)))
-    assert frontier.root() == grown.tree.root() == by_definition(leaves)
-    assert len(frontier.hashes) == len(leaves).bit_count()
+    assert Tiles(leaves, cuts).tree.root() == by_definition(leaves)
 
 
 @given(trees.filter(bool), st.data())
@@ -212,7 +193,7 @@ def test_large_trees_are_whole_tiles_and_one_that_is_not_for_each_level(size: in
         tile: tile.hashes * 32 for tile in tiles_of(size)
     }
     assert tree_at(size, tiles.read) == tiles.tree
-    root = Frontier().extended(leaves).root()
+    root = by_definition(leaves)
     assert tiles.tree.root() == root
     read_tiles: set[Tile] = set()
 
@@ -226,7 +207,7 @@ def test_large_trees_are_whole_tiles_and_one_that_is_not_for_each_level(size: in
     assert len(read_tiles) <= 3 * 5
     for old in (1, 200, size // 2, size - 1):
         proof = consistency_proof(old, size, tiles.subtree)
-        assert is_consistent(old, size, Frontier().extended(leaves[:old]).root(), root, proof)
+        assert is_consistent(old, size, by_definition(leaves[:old]), root, proof)
 
 
 def test_the_tiles_of_the_example_of_the_specification() -> None:
