@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +53,6 @@ from eventstore.stores.sqlite_connections import (
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
-from eventstore.stores.sqlite_sizes import UnsavedBytes
 from eventstore.stores.sqlite_tables import (
     TABLES,
     connect_with_stand_ins,
@@ -203,13 +201,10 @@ class SqliteStore(Store):
     @override
     def storage(self) -> StorageFigures:
         with self._readers.transaction() as cursor:
-            return sqlite_sizes.figures(cursor, self._path, self.recorder.unsaved)
+            return sqlite_sizes.figures(cursor, self._path)
 
     @override
     def close(self) -> None:
-        if self.recorder.unsaved.appends:
-            with suppress(OperationalError), self.writer.transaction() as cursor:
-                self.recorder.unsaved.save(cursor)
         self.writer.close()
         self._readers.close()
 
@@ -222,8 +217,6 @@ class SqliteRecorder(SqlRecorder):
     def __init__(self, writer: SqliteWriter, readers: SqliteReaders) -> None:
         self._writer = writer
         self._readers = readers
-        self.unsaved = UnsavedBytes()
-        self._turn = threading.Lock()
         self._steps: LastSteps = {}
 
     @override
@@ -240,28 +233,26 @@ class SqliteRecorder(SqlRecorder):
             (self._stored_stream(s.originator_id), s.originator_version, s.topic, s.state)
             for s in stored_events
         ]
-        with self._turn:  # until the sums have this append, too
-            with self._writer.transaction() as cursor:
-                cursor.executemany("INSERT INTO stored_events VALUES (?, ?, ?, ?)", rows)
-                _require_predecessors(cursor, rows, events)
-                # New rowids follow the greatest one, and no other transaction writes now.
-                newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
-                session = _Session(cursor)
-                first = newest - len(stored_events) + 1
-                kept = [
-                    (position, content.stored)
-                    for position, event in enumerate(events, first)
-                    if (content := content_of(event)) is not None and content.stored is not None
-                ]
-                contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
-                if gone:
-                    session.erase(gone)
-                unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
-                if events:
-                    update_read_models(session, stored_events, events, self._steps)
-                if depths:
-                    _save_depths(session, depths)
-            self.unsaved = unsaved
+        with self._writer.transaction() as cursor:
+            cursor.executemany("INSERT INTO stored_events VALUES (?, ?, ?, ?)", rows)
+            _require_predecessors(cursor, rows, events)
+            # New rowids follow the greatest one, and no other transaction writes now.
+            newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
+            session = _Session(cursor)
+            first = newest - len(stored_events) + 1
+            kept = [
+                (position, content.stored)
+                for position, event in enumerate(events, first)
+                if (content := content_of(event)) is not None and content.stored is not None
+            ]
+            kept_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
+            sqlite_sizes.add(cursor, sum(len(row.state) for row in stored_events), kept_bytes)
+            if gone:
+                session.erase(gone)
+            if events:
+                update_read_models(session, stored_events, events, self._steps)
+            if depths:
+                _save_depths(session, depths)
         if session.has_removed:
             self._writer.erased()
         return list(range(first, newest + 1))

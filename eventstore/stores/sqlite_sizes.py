@@ -1,22 +1,16 @@
 """The storage that a log in SQLite uses, without a scan of its pages: running sums.
 
 SQLite knows how many pages a file has and how many are free, but not which table has them without
-reading all. So one row has the bytes of rows and of contents. Not every append changes that row,
-which would add a page to each commit. The bytes that a killed process had not saved, a few pages,
-are missing from the row until the read models are rebuilt; a file of an earlier release lacks the
-row until then.
+reading all. So one row has the bytes of rows and of contents. A file of an earlier release lacks
+the row until its read models are rebuilt.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-
-import msgspec
-from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.event_log import StorageFigures
 
@@ -46,33 +40,6 @@ _RECOUNT: Final = (
     (SELECT coalesce(sum(length(content)), 0) FROM contents)
     """,
 )
-_UNSAVED_APPENDS: Final = 64
-_UNSAVED_BYTES: Final = 65_536
-"""The unsaved appends and bytes stay below these."""
-
-
-class UnsavedBytes(msgspec.Struct, frozen=True):
-    """The bytes appended, less the bytes erased, since the row was changed."""
-
-    facts: int = 0
-    contents: int = 0
-    appends: int = 0
-
-    def save(self, cursor: sqlite3.Cursor) -> None:
-        """Add these bytes to the row."""
-        add(cursor, self.facts, self.contents)
-
-    def after(
-        self, cursor: sqlite3.Cursor, rows: Sequence[StoredEvent], contents_bytes: int
-    ) -> UnsavedBytes:
-        """The unsaved bytes once this append is committed; if they are many, it saves them."""
-        facts, contents = sum(len(row.state) for row in rows), self.contents + contents_bytes
-        sums = UnsavedBytes(self.facts + facts, contents, self.appends + 1)
-        is_little = sums.facts + abs(sums.contents) < _UNSAVED_BYTES
-        if is_little and sums.appends < _UNSAVED_APPENDS:
-            return sums
-        sums.save(cursor)
-        return UnsavedBytes()
 
 
 def make(cursor: sqlite3.Cursor) -> None:
@@ -95,15 +62,13 @@ def recount(cursor: sqlite3.Cursor) -> None:
         cursor.execute(statement)
 
 
-def figures(cursor: sqlite3.Cursor, path: Path, unsaved: UnsavedBytes) -> StorageFigures:
+def figures(cursor: sqlite3.Cursor, path: Path) -> StorageFigures:
     """The storage that the file and its WAL use."""
     ((pages,),) = cursor.execute("PRAGMA page_count").fetchall()
     ((free,),) = cursor.execute("PRAGMA freelist_count").fetchall()
     ((page_bytes,),) = cursor.execute("PRAGMA page_size").fetchall()
     sums = cursor.execute("SELECT facts, contents FROM log_bytes").fetchall()
-    facts, contents = (
-        (sums[0][0] + unsaved.facts, sums[0][1] + unsaved.contents) if sums else (None, None)
-    )
+    facts, contents = sums[0] if sums else (None, None)
     held_bytes = (pages - free) * page_bytes
     in_wal = wal_bytes(path)
     return StorageFigures(
