@@ -29,11 +29,16 @@ LogError
 ├── UnknownTopic     a row names an event type that this release does not know
 ├── ContentMissing   the content of a fact is not in the log
 └── CorruptRow       a row's state does not decode
+
+``LogFull``, ``ReadTooLong``, ``ReadCancelled`` and ``LogDamaged`` are errors of the library too,
+because its recorders raise them, and may raise no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from eventsourcing.persistence import OperationalError
 
 
 class LogError(Exception):
@@ -83,7 +88,7 @@ class LogUnusable(LogUnavailable):
     """The database or its URL has to be corrected first: another try does not help."""
 
 
-class LogFull(LogUnavailable):
+class LogFull(LogUnavailable, OperationalError):
     """The disk of the log, or of its database's temporary files, has no room for the work."""
 
 
@@ -91,15 +96,15 @@ class RowsLeft(LogUnavailable):
     """Rows left the log for its archive while it was being checked; check it again."""
 
 
-class ReadTooLong(LogUnavailable):
+class ReadTooLong(LogUnavailable, OperationalError):
     """A read was ended, because it took longer than it may."""
 
 
-class ReadCancelled(LogUnavailable):
+class ReadCancelled(LogUnavailable, OperationalError):
     """A standby cancelled a long read, to follow its primary, which has removed rows since."""
 
 
-class LogDamaged(LogUnavailable):
+class LogDamaged(LogUnavailable, OperationalError):
     """The database cannot read its own file: bytes of it have changed, or are missing."""
 
 

@@ -12,29 +12,13 @@ from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from eventsourcing.domain import EventSourcingError
-from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
+from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.errors import LogDamaged, LogFull, LogUnavailable, ReadCancelled, ReadTooLong
+from eventstore.log.errors import LogError, LogUnavailable
 from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
-
-
-class FileDamaged(OperationalError):
-    """The database cannot read its own file."""
-
-
-class DiskFull(OperationalError):
-    """The database has no room on its disk."""
-
-
-class OutOfTime(OperationalError):
-    """A transaction took longer than it may."""
-
-
-class StandbyMoved(OperationalError):
-    """A standby cannot show any longer what a transaction has begun to read."""
 
 
 class Session(Protocol):
@@ -129,7 +113,7 @@ class Store(Protocol):
         """A transaction that sees one snapshot and changes nothing.
 
         ``seconds_max`` bounds it, or on PostgreSQL each of its statements; then it raises
-        ``OutOfTime``.
+        ``ReadTooLong``.
         """
 
     def writing(self) -> AbstractContextManager[LogSession]:
@@ -157,16 +141,10 @@ class Store(Protocol):
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Raise errors of the library as ``LogUnavailable``."""
+    """Raise errors of the library, but those that are the log's too, as ``LogUnavailable``."""
     try:
         yield
-    except FileDamaged as error:
-        raise LogDamaged(str(error)) from error
-    except DiskFull as error:
-        raise LogFull(str(error)) from error
-    except OutOfTime as error:
-        raise ReadTooLong(str(error)) from error
-    except StandbyMoved as error:
-        raise ReadCancelled(str(error)) from error
+    except LogError:
+        raise
     except EventSourcingError as error:
         raise LogUnavailable(f"{type(error).__name__}: {error}") from error

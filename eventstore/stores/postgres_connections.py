@@ -19,15 +19,7 @@ from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from eventsourcing import persistence
-from eventsourcing.persistence import (
-    DatabaseError,
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    InternalError,
-    NotSupportedError,
-    PersistenceError,
-)
+from eventsourcing.persistence import PersistenceError
 from psycopg import Connection, Error, OperationalError, ProgrammingError, pq
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -45,8 +37,14 @@ from psycopg.sql import SQL
 from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable, LogUnusable, UnsafeLog
-from eventstore.log.session import DiskFull, OutOfTime, StandbyMoved
+from eventstore.log.errors import (
+    LogFull,
+    LogUnavailable,
+    LogUnusable,
+    ReadCancelled,
+    ReadTooLong,
+    UnsafeLog,
+)
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
@@ -64,17 +62,17 @@ _FRESH_S: Final = 1.0
 """A connection that answered within this time is not checked, unless it has unread data, as one has
 that the server has closed: a busy host would otherwise check it before each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
-    psycopg.errors.DiskFull: DiskFull,
-    QueryCanceled: OutOfTime,  # statements have a bound only where it is set
-    SerializationFailure: StandbyMoved,  # only readings have an isolation level at which it occurs
-    psycopg.InterfaceError: InterfaceError,
+    psycopg.errors.DiskFull: LogFull,
+    QueryCanceled: ReadTooLong,  # statements have a bound only where it is set
+    SerializationFailure: ReadCancelled,  # only readings have an isolation level that has it
+    psycopg.InterfaceError: persistence.InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
-    psycopg.DataError: DataError,
-    psycopg.IntegrityError: IntegrityError,
-    psycopg.InternalError: InternalError,
+    psycopg.DataError: persistence.DataError,
+    psycopg.IntegrityError: persistence.IntegrityError,
+    psycopg.InternalError: persistence.InternalError,
     psycopg.ProgrammingError: persistence.ProgrammingError,
-    psycopg.NotSupportedError: NotSupportedError,
-    psycopg.DatabaseError: DatabaseError,
+    psycopg.NotSupportedError: persistence.NotSupportedError,
+    psycopg.DatabaseError: persistence.DatabaseError,
     Error: PersistenceError,
 }
 _DURABLE: Final[Mapping[str, str]] = {

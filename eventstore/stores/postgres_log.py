@@ -32,7 +32,7 @@ from eventstore.log.event_log import (
     StoredRecord,
 )
 from eventstore.log.events import Event
-from eventstore.log.session import DiskFull, LogSession, Store, StoredPosting
+from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
@@ -118,7 +118,7 @@ class PostgresStore(Store):
         except BaseException as error:
             self._connections.close()
             if isinstance(error, EventSourcingError):
-                kind = LogFull if isinstance(error, DiskFull) else LogUnavailable
+                kind = LogFull if isinstance(error, LogFull) else LogUnavailable
                 kind = LogUnusable if needs_correction(error.__cause__) else kind
                 raise kind(f"PostgreSQL: {error}") from error
             raise

@@ -52,13 +52,7 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
-from eventstore.log.session import (
-    DiskFull,
-    LogSession,
-    Session,
-    Store,
-    unavailable,
-)
+from eventstore.log.session import LogSession, Session, Store, unavailable
 from eventstore.read_models import (
     dedicated_identities,
     public_events,
@@ -175,7 +169,7 @@ class RecorderLog(EventLog):
             raise AppendConflict(str(error)) from error
         except MemoryError:
             raise  # the process ends, so the outcome is unknown as well
-        except DiskFull as error:
+        except LogFull as error:
             raise NoRoom(f"{type(error).__name__}: {error}", batch_bytes(rows, events)) from error
         except Exception as error:
             # Whatever failed, a commit may have been under way: a store that reports an I/O

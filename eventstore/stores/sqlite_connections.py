@@ -31,8 +31,7 @@ from urllib.parse import quote
 
 from eventsourcing.persistence import IntegrityError, OperationalError
 
-from eventstore.log.errors import UnsafeLog
-from eventstore.log.session import DiskFull, FileDamaged, OutOfTime
+from eventstore.log.errors import LogDamaged, LogFull, ReadTooLong, UnsafeLog
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
@@ -52,8 +51,8 @@ _STEPS_BETWEEN_LOOKS: Final = 1_000_000
 """Steps of SQLite's machine, a tenth of a second, between two looks at the time of a transaction
 with a bound: each look waits for its turn among the threads of Python."""
 _KINDS: Final[Mapping[int, type[OperationalError]]] = {
-    sqlite3.SQLITE_FULL: DiskFull,
-    sqlite3.SQLITE_INTERRUPT: OutOfTime,
+    sqlite3.SQLITE_FULL: LogFull,
+    sqlite3.SQLITE_INTERRUPT: ReadTooLong,
 }
 _PAGE_BYTES: Final = 4_096
 _FRAMES_MAX: Final = 200
@@ -184,7 +183,7 @@ def library_errors() -> Iterator[None]:
         raise IntegrityError(error) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        kind = FileDamaged if is_damage(error) else _KINDS.get(code, OperationalError)
+        kind = LogDamaged if is_damage(error) else _KINDS.get(code, OperationalError)
         raise kind(error) from error
 
 
@@ -214,7 +213,7 @@ class SqliteReaders:
         One with a bound may be long, so it waits a little where the WAL is to be truncated.
 
         Raises:
-            OutOfTime: it took longer.
+            ReadTooLong: it took longer.
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """

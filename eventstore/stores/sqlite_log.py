@@ -31,7 +31,7 @@ from eventstore.log.event_log import (
     StoredRecord,
 )
 from eventstore.log.events import BatchSealed, Event
-from eventstore.log.session import DiskFull, FileDamaged, LogSession, Store, StoredPosting
+from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.log.streams import STREAM_BYTES
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
@@ -110,10 +110,10 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
             create_file(path)
         return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
-        if isinstance(error, FileDamaged) or is_damage(error):
+        if isinstance(error, LogDamaged) or is_damage(error):
             raise LogDamaged(f"{path}: {error}") from error
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        if isinstance(error, DiskFull) or code in _FULL:
+        if isinstance(error, LogFull) or code in _FULL:
             raise LogFull(f"{path}: {error}") from error
         raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 

@@ -13,9 +13,8 @@ import pytest
 from eventsourcing.persistence import PersistenceError
 
 from eventstore.log.codec import decode
-from eventstore.log.errors import AppendUnknown, LogUnavailable, UnsafeLog
+from eventstore.log.errors import AppendUnknown, LogUnavailable, ReadTooLong, UnsafeLog
 from eventstore.log.event_log import EventLog
-from eventstore.log.session import OutOfTime
 from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -293,7 +292,7 @@ def test_of_several_servers_a_statement_that_is_ended_costs_no_connection(
     with closing(PostgresStore(url, bounds=bounds)) as store:
         with store.reading() as session:
             before = session.rows(find)
-        with pytest.raises(OutOfTime), store.reading(0.01) as session:
+        with pytest.raises(ReadTooLong), store.reading(0.01) as session:
             session.rows("SELECT pg_sleep(60)")
         with store.reading() as session:
             assert session.rows(find) == before

@@ -45,13 +45,13 @@ def test_a_nearly_full_disk_is_one_line_until_it_has_taken_as_much_as_it_refused
     )
     row, outage = encode(partition_stream("shard-0"), 1, event), LogOutage(HandClock())
     for _ in range(3):
-        outage.failed("append failed", NoRoom("DiskFull", 2 * len(row.state)), [])
+        outage.failed("append failed", NoRoom("LogFull", 2 * len(row.state)), [])
         outage.worked(has_stored=True)
         outage.stored([row], [event])
         assert outage.is_on
     outage.stored([row], [event])
     assert not outage.is_on
-    assert caplog.messages == ["append failed: NoRoom: DiskFull", "the log works again"]
+    assert caplog.messages == ["append failed: NoRoom: LogFull", "the log works again"]
 
 
 @pytest.mark.parametrize("is_claim", [True, False])
@@ -69,7 +69,7 @@ def test_a_disk_that_has_refused_nothing_for_a_minute_has_room_again_with_the_ne
             outage.stored([], [])
 
     for _ in range(2):
-        outage.failed("append failed", NoRoom("DiskFull", 1_000_000), [])
+        outage.failed("append failed", NoRoom("LogFull", 1_000_000), [])
         clock.now_ms += 59_999
         store()
         assert outage.is_on
