@@ -1,34 +1,4 @@
-"""Errors of the event log.
-
-LogError
-├── AppendConflict   another writer stored one of these versions; nothing of the batch was stored
-├── AppendUnknown    the store failed: the batch may or may not have been stored
-│   └── NoRoom       the disk of the store is full
-├── AppendRefused    refused before anything was written (cannot be encoded, too large)
-├── LogUnavailable   reading failed; try again
-│   ├── LogMissing   there is no log where one is to be read
-│   ├── LogUnusable  the database answers, and has to be corrected first
-│   ├── LogFull      the disk of the log, or of the database's temporary files, is full
-│   ├── RowsLeft     rows left the log while it was checked
-│   ├── ReadTooLong  a read took longer than it may
-│   ├── ReadCancelled  a standby ended the reading of rows that the primary has removed
-│   └── LogDamaged   the database cannot read its own file
-├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
-├── LogUnfinished    a restore into this log has not come to its end
-├── LogOfLaterRelease  a later release stored what this one does not know
-├── ReadModelsMissing  tables that are made from the rows are not there, or empty
-├── NotComparable    the store cannot hold tables to compare those of the log with, or not so long
-├── LockedElsewhere  another process has the advisory lock
-├── WrongDatabase    a database has another place among those of its log
-├── ImportRefused    this log must not be restored into
-├── NotAsSealed      rows are not as they were sealed; names the position
-├── SeamRefused      the seam of a log cannot be read, or the mediator did not sign it
-├── RowsStay         rows cannot leave for the archive now; says why
-│   └── TurnLost     another process lets rows leave, and was first
-├── PageTooLarge     the records of a page are more bytes than allowed
-├── UnknownTopic     a row names an event type that this release does not know
-├── ContentMissing   the content of a fact is not in the log
-└── CorruptRow       a row's state does not decode
+"""Errors of the event log: every one is a ``LogError``.
 
 ``LogFull``, ``ReadTooLong``, ``ReadCancelled`` and ``LogDamaged`` are errors of the library too,
 because its recorders raise them, and may raise no others.
