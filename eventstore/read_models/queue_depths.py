@@ -248,10 +248,9 @@ class _Queue(msgspec.Struct):
 class QueueFold:
     """The queues of the streams from ``start`` to ``rest``, where another fold has to start."""
 
-    def __init__(self, start: bytes = b"", *, entries_max: int) -> None:
+    def __init__(self, start: bytes = b"") -> None:
         """``start`` is compared with the 16 bytes of a stream."""
         self._start = start
-        self._entries_max = entries_max
         self._entries = 0
         self._queues: dict[bytes, _Queue] = {}
         self.rest: bytes | None = None
@@ -276,7 +275,7 @@ class QueueFold:
         agent = self._queues.get(stream)
         if agent is not None and agent.is_agent and is_sign_of_life(event):
             agent.seen_ms = max(agent.seen_ms, event.at_ms)
-        if self._entries > self._entries_max:
+        if self._entries > ENTRIES_MAX:
             self._halve()
 
     def depths(self) -> Iterator[QueueDepth]:
@@ -302,7 +301,7 @@ class QueueFold:
                 saved += len(some)
             if fold.rest is None:
                 return saved
-            fold, reached = QueueFold(fold.rest, entries_max=self._entries_max), 0
+            fold, reached = QueueFold(fold.rest), 0
             while rows := read_rows(reached):
                 for row in rows:
                     if row.topic in FOLDED and row.stream >= fold._start:

@@ -19,7 +19,7 @@ from eventstore.log.codec import decode
 from eventstore.log.events import topics_of
 from eventstore.log.session import LogSession
 from eventstore.read_models import queue_depths
-from eventstore.read_models.queue_depths import COLUMNS, DUE_COLUMNS, ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.queue_depths import COLUMNS, DUE_COLUMNS, FOLDED, QueueFold
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, update_read_models
 
@@ -41,16 +41,14 @@ class Difference(msgspec.Struct, frozen=True):
     surplus: int
 
 
-def remake(
-    session: LogSession, *, progress: Progress | None = None, entries_max: int = ENTRIES_MAX
-) -> None:
+def remake(session: LogSession, *, progress: Progress | None = None) -> None:
     """Fill empty read models from all rows of the log.
 
     Raises:
         CorruptRow, UnknownTopic: a row cannot be understood; ``poste log verify`` names it.
     """
     ((end,),) = session.rows("SELECT count(*) FROM stored_events")
-    fold, reached, done = QueueFold(entries_max=entries_max), 0, 0
+    fold, reached, done = QueueFold(), 0, 0
     steps: LastSteps = {}
     read_rows = partial(session.log_rows, rows_max=_ROWS, bytes_max=_BYTES)
     while rows := read_rows(reached):

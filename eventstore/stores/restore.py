@@ -20,7 +20,7 @@ from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
 from eventstore.log.faults import Head
 from eventstore.log.row_check import head_after, require_types
-from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.queue_depths import FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport
 
@@ -149,7 +149,7 @@ def log_sections(log: LogReader, after: int = 0) -> Iterator[LogSection]:
         yield LogSection(rows)
 
 
-def restore(  # noqa: PLR0913 - what, where to, and up to where
+def restore(
     sections: Iterable[LogSection],
     target: LogImport,
     constants: Mapping[str, str],
@@ -157,7 +157,6 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
     until: int | None = None,
     states: Sequence[tuple[UUID, Snapshot]] = (),
     progress: OnProgress = lambda _position, _rows: None,
-    entries_max: int = ENTRIES_MAX,
 ) -> Restored:
     """Check all rows of a log against their seals, store them, and finish the new log.
 
@@ -168,7 +167,6 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         until: end with the last seal at or before this position, which is behind the pruned rows.
         states: the states of streams, in place of their pruned rows.
         progress: called after each transaction.
-        entries_max: queues and waiting messages to keep in memory.
 
     Raises:
         NotAsSealed: a row is not as it was sealed, or the end is missing.
@@ -178,7 +176,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         Whatever reading ``sections`` raises. After any of these nothing can open the target.
     """
     sealed = SealCheck()
-    writer = _Writer(target, QueueFold(entries_max=entries_max))
+    writer = _Writer(target)
     for section in sections:
         rows = section.rows
         if until is not None and rows[-1].position > until:
@@ -223,8 +221,8 @@ def _whole(row: LogRow) -> Event:
 class _Writer:
     """Gathers rows for the next transaction, and folds them."""
 
-    def __init__(self, target: LogImport, fold: QueueFold) -> None:
-        self.fold = fold
+    def __init__(self, target: LogImport) -> None:
+        self.fold = QueueFold()
         self._target = target
         self._rows: list[LogRow] = []
         self._events: list[tuple[LogRow, Event]] = []

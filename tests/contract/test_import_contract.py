@@ -22,6 +22,7 @@ from eventstore.log.errors import (
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, SavedEventsUnlisted
 from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.read_models import queue_depths
 from eventstore.stores import restore as restoring
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
@@ -72,8 +73,11 @@ def _import(store: Store, restore_id: str = "one", mediator: str = MEDIATOR) -> 
 
 
 @pytest.mark.parametrize("entries_max", [1_000_000, 7, 1])
-def test_every_table_is_as_appends_made_it(history: str, log_url: str, entries_max: int) -> None:
-    restored = copy_log(history, log_url, entries_max=entries_max)
+def test_every_table_is_as_appends_made_it(
+    history: str, log_url: str, entries_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_depths, "ENTRIES_MAX", entries_max)
+    restored = copy_log(history, log_url)
     assert tables_of(log_url) == (made := tables_of(history))
     assert restored.rows == len(made["stored_events"])
     assert restored.position == made["stored_events"][-1].position

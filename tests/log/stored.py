@@ -33,13 +33,13 @@ def tables_of(dsn: str) -> dict[str, Any]:
     return found
 
 
-def copy_log(source: str, target: str, *, entries_max: int = 1_000_000) -> Restored:
+def copy_log(source: str, target: str) -> Restored:
     """Restore a log from another one."""
     with closing(open_log(source)) as log, closing(open_store(target)) as store:
         constants = log.settings()
         importing = LogImport(store, constants["mediator_did"], "token")
         importing.begin()
-        return restore(log_sections(log), importing, constants, entries_max=entries_max)
+        return restore(log_sections(log), importing, constants)
 
 
 def row_at(position: int, row: LogRow) -> LogRow:

@@ -33,6 +33,7 @@ from eventstore.log.errors import LogFull, NotComparable, ReadModelsMissing
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
+from eventstore.read_models import queue_depths
 from eventstore.read_models import remake as remaking
 from eventstore.read_models.queue_depths import QueueFold
 from eventstore.read_models.remake import Difference, remake
@@ -211,10 +212,11 @@ def test_a_wal_that_is_large_from_before_keeps_no_check_from_being_made(
 
 
 def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(
-    url: str, store: Store
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(queue_depths, "ENTRIES_MAX", 1)
     with store.scratch() as (session, stored_in):
-        remake(session, entries_max=1)
+        remake(session)
         ((same,),) = session.rows(
             f"SELECT count(*) FROM (SELECT * FROM queue_depths"
             f" INTERSECT SELECT * FROM {stored_in}.queue_depths)"
@@ -222,8 +224,11 @@ def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(
     assert same == counts(url)["queue_depths"]
 
 
-def test_a_pass_over_the_queues_has_as_many_in_memory_as_fit() -> None:
-    fold = QueueFold(entries_max=10)
+def test_a_pass_over_the_queues_has_as_many_in_memory_as_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_depths, "ENTRIES_MAX", 10)
+    fold = QueueFold()
     for number in range(100):
         did = f"did:x:{number}"
         registered = IdentityRegistered(
