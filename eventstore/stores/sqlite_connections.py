@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,6 @@ _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""
 _PASSES_MAX: Final = 4
 """Under the heaviest load no pass catches up with the writer, which has to wait in the end."""
-_THREAD: Final = "checkpoints"
 _LOG = logging.getLogger(__name__)
 
 Connect: TypeAlias = Callable[[], sqlite3.Connection]
@@ -385,8 +385,8 @@ class Checkpointer:
         self._writer = writer
         self._bytes_min = bytes_min
         self._bytes = 0
-        self._thread: threading.Thread | None = None
-        self._due = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._newest: Future[None] | None = None
         self._stopped = False
         self._little_is_left = False
 
@@ -396,32 +396,20 @@ class Checkpointer:
         if self._little_is_left:
             self._little_is_left = False
             self._try(lambda: _copy(self._writer))
-        if self._bytes < self._bytes_min or self._stopped:
+        newest = self._newest
+        one_waits = newest is not None and not (newest.running() or newest.done())
+        if self._bytes < self._bytes_min or one_waits or self._stopped:
             return
         self._bytes = 0
-        self._due.set()
-        if self._thread is None:
-            self._try(self._start)
+        self._try(self._begin)
 
     def stop(self) -> None:
         """End the thread, after the pass that is under way."""
         self._stopped = True
-        self._due.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.shutdown(cancel_futures=True)
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name=_THREAD, daemon=True)
-        thread.start()
-        self._thread = thread
-
-    def _work(self) -> None:
-        # A stop may come at any moment, also between the wait and the clear.
-        while not self._stopped:
-            self._due.wait()
-            self._due.clear()
-            if not self._stopped:
-                self._try(self._checkpoint)
+    def _begin(self) -> None:
+        self._newest = self._thread.submit(self._try, self._checkpoint)
 
     def _checkpoint(self) -> None:
         with closing(self._connect()) as connection:

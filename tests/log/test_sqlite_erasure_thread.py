@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +22,7 @@ from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteStore
 from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OWNER, append, message, removed
-from tests.log.test_sqlite_erasure import opened, until
+from tests.log.test_sqlite_erasure import DEADLINE_S, opened, until
 
 NOT_LATER_S = 0.5
 
@@ -211,3 +212,38 @@ def test_a_thread_that_cannot_be_started_is_started_by_a_later_erasure(
     why = "erased contents are still in the files: can't start new thread"
     lines = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
     assert lines == [why] * 2  # one of each log
+
+
+class StopsAsItIsCleared(threading.Event):
+    """An event of a thread that is stopped at the worst time: just before this is cleared."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        super().__init__()
+        self.stopping = threading.Thread(target=stop, daemon=True)
+        self._is_set_by_stop = threading.Event()
+
+    def set(self) -> None:
+        super().set()
+        if threading.current_thread() is self.stopping:
+            self._is_set_by_stop.set()
+
+    def clear(self) -> None:
+        if self.stopping.ident is None:
+            self.stopping.start()
+            assert self._is_set_by_stop.wait(DEADLINE_S)
+        super().clear()
+
+
+def test_an_erasure_is_stopped_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    erasure = Erasure(lambda: connect(path), threading.Lock(), lambda _: None, within_s=0.0)
+    wanted = StopsAsItIsCleared(erasure.stop)
+    monkeypatch.setattr(erasure, "_wanted", wanted)
+    erasure.wanted()
+    wait_for_the_end(wanted.stopping)
+
+
+def wait_for_the_end(thread: threading.Thread) -> None:
+    """Of a thread that may not have begun."""
+    deadline = time.monotonic() + DEADLINE_S
+    while thread.ident is None or thread.is_alive():
+        assert time.monotonic() < deadline, "it does not end"

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,7 +29,6 @@ from eventstore.stores import sqlite_connections, sqlite_contents
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
-from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteRecorder, SqliteStore
 from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
@@ -448,49 +447,28 @@ def test_a_thread_that_cannot_be_started_is_started_by_a_later_commit(
     assert [r.message for r in caplog.records] == ["SQLite checkpoint failed: RuntimeError"] * 2
 
 
-class StopsAsItIsCleared(threading.Event):
-    """An event of a thread that is stopped at the worst time: just before this is cleared."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        super().__init__()
-        self.stopping = threading.Thread(target=stop, daemon=True)
-        self._is_set_by_stop = threading.Event()
-
-    def set(self) -> None:
-        super().set()
-        if threading.current_thread() is self.stopping:
-            self._is_set_by_stop.set()
-
-    def clear(self) -> None:
-        if self.stopping.ident is None:
-            self.stopping.start()
-            assert self._is_set_by_stop.wait(DEADLINE_S)
-        super().clear()
-
-
-def test_a_checkpointer_is_stopped_at_any_moment(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpointer_is_stopped_while_a_checkpoint_is_under_way_and_another_waits(
+    path: Path,
 ) -> None:
     create_file(path)
+    begun, goes_on = threading.Event(), threading.Event()
+    opened = []
+
+    def open_for_one() -> sqlite3.Connection:
+        opened.append(connect(path))
+        begun.set()
+        assert goes_on.wait(DEADLINE_S)
+        return opened[-1]
+
     with closing(connect(path)) as writer:
-        checkpointer = Checkpointer(lambda: connect(path), writer, bytes_min=1)
-        due = StopsAsItIsCleared(checkpointer.stop)
-        monkeypatch.setattr(checkpointer, "_due", due)
+        checkpointer = Checkpointer(open_for_one, writer, bytes_min=1)
         checkpointer.wrote(1)
-        wait_for_the_end(due.stopping)
-
-
-def test_an_erasure_is_stopped_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_file(path)
-    erasure = Erasure(lambda: connect(path), threading.Lock(), lambda _: None, within_s=0.0)
-    wanted = StopsAsItIsCleared(erasure.stop)
-    monkeypatch.setattr(erasure, "_wanted", wanted)
-    erasure.wanted()
-    wait_for_the_end(wanted.stopping)
-
-
-def wait_for_the_end(thread: threading.Thread) -> None:
-    """Of a thread that may not have begun."""
-    deadline = time.monotonic() + DEADLINE_S
-    while thread.ident is None or thread.is_alive():
-        assert time.monotonic() < deadline, "it does not end"
+        assert begun.wait(DEADLINE_S)
+        checkpointer.wrote(1)
+        stopping = threading.Thread(target=checkpointer.stop, daemon=True)
+        stopping.start()
+        goes_on.set()
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+        checkpointer.wrote(1)
+    assert 1 <= len(opened) <= 2
