@@ -53,6 +53,7 @@ _STEPS_BETWEEN_LOOKS: Final = 1_000_000
 with a bound: each look waits for its turn among the threads of Python."""
 _KINDS: Final[Mapping[int, type[OperationalError]]] = {
     sqlite3.SQLITE_FULL: LogFull,
+    sqlite3.SQLITE_IOERR_SHMSIZE: LogFull,  # of the file ``-shm``, which also a reading makes
     sqlite3.SQLITE_INTERRUPT: ReadTooLong,
 }
 _PAGE_BYTES: Final = 4_096
@@ -183,14 +184,10 @@ def library_errors() -> Iterator[None]:
         raise IntegrityError(error) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        kind = LogDamaged if is_damage(error) else _KINDS.get(code, OperationalError)
+        # The lowest byte is the kind of an error, the rest says more about it.
+        is_damage = code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+        kind = LogDamaged if is_damage else _KINDS.get(code, OperationalError)
         raise kind(error) from error
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether SQLite says that the file is damaged, or no longer a database."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteReaders:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from eventsourcing.persistence import IntegrityError, OperationalError, StoredEvent
+from eventsourcing.persistence import IntegrityError, PersistenceError, StoredEvent
 from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogDamaged, LogFull, LogUnavailable, NotComparable
@@ -48,7 +48,6 @@ from eventstore.stores.sqlite_connections import (
     connect_to_read,
     create_file,
     denied,
-    is_damage,
     library_errors,
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
@@ -76,8 +75,6 @@ _PREDECESSOR: Final = (
     "SELECT 1 FROM stored_events WHERE originator_id = ? AND originator_version = ?"
     " AND substr(state, -32) = ?"
 )
-_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""The second is of the file ``-shm``, which also a reading makes."""
 _SAME: Final = " AND ".join(f"{name} IS ?" for name in queue_depths.COLUMNS[4:])
 _RESIZE: Final = (
     "UPDATE queue_depths SET messages = ?, bytes = ?"  # noqa: S608 - own text
@@ -104,17 +101,15 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
     """
     path = path.absolute()
     try:
-        if to_read or makes_missing:
-            require_log(path)
-        elif not path.exists():
-            create_file(path)
-        return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
-    except (OSError, sqlite3.Error, OperationalError) as error:
-        if isinstance(error, LogDamaged) or is_damage(error):
-            raise LogDamaged(f"{path}: {error}") from error
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        if isinstance(error, LogFull) or code in _FULL:
-            raise LogFull(f"{path}: {error}") from error
+        with library_errors():
+            if to_read or makes_missing:
+                require_log(path)
+            elif not path.exists():
+                create_file(path)
+            return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
+    except (LogDamaged, LogFull) as error:
+        raise type(error)(f"{path}: {error}") from error
+    except (OSError, PersistenceError) as error:
         raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 
 
