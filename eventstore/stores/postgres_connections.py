@@ -149,13 +149,20 @@ class BoundedConnection(Connection[Any]):
     @override
     @classmethod
     def connect(cls, *args: Any, **kwargs: Any) -> Self:
-        """Connect; ``on_refused``, a function, gets the error that is raised otherwise."""
+        """Connect within ``bounds``; ``on_refused``, a function, gets the error that is raised."""
+        bounds: PostgresBounds = kwargs.pop("bounds")
         on_refused: Callable[[Error], None] = kwargs.pop("on_refused", _ignore)
         try:
-            return super().connect(*args, **kwargs)
+            connection = super().connect(*args, **kwargs)
+            try:
+                _bound(connection, bounds)
+            except BaseException:
+                connection.close()
+                raise
         except Error as error:
             on_refused(error)
             raise
+        return connection
 
     @override
     def wait(self, gen: PQGen[_T], interval: float = _LOOK_S, timeout: float | None = None) -> _T:
@@ -264,7 +271,6 @@ class PostgresConnections:
         """Prepare a new connection; refuse one to a server that loses commits."""
         assert isinstance(connection, BoundedConnection)
         self._refused = ""
-        _bound(connection, self._bounds)
         unsafe = unsafe_settings(connection)
         if unsafe and not self._allow_unsafe:
             connection.close()
@@ -290,7 +296,6 @@ class PostgresConnections:
         """Connect once by hand: the pool would only say that it got no connection."""
         try:
             with BoundedConnection.connect(**parameters) as connection:
-                _bound(connection, self._bounds)
                 unsafe = unsafe_settings(connection)
                 is_shared = _is_shared(connection, parameters)
                 replication = _replication(connection) if self._is_one_of_several else None
@@ -311,15 +316,9 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
         LogUnavailable: no server can be reached, or it refuses; says which and why.
     """
     try:
-        connection = BoundedConnection.connect(**_parameters(dsn, bounds))
-        try:
-            _bound(connection, bounds)
-        except BaseException:
-            connection.close()
-            raise
+        return BoundedConnection.connect(**_parameters(dsn, bounds))
     except (OperationalError, ProgrammingError) as error:
         raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
-    return connection
 
 
 def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
@@ -333,7 +332,7 @@ def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
     Raises:
         LogUnusable: the URL cannot be read.
     """
-    parameters = {**_parameters(dsn, bounds), "row_factory": None}
+    parameters = {**_parameters(dsn, bounds), "row_factory": None, "bounds": None}
     # As psycopg does, and unlike libpq, which asks no other server after one that refuses.
     return all(_refuses(one, bounds.connect_s_max) for one in _each_server(parameters))
 
@@ -402,8 +401,6 @@ def _is_shared(connection: BoundedConnection, parameters: Mapping[str, Any]) -> 
     if session == connection.info.backend_pid:
         return False  # no pooler
     with BoundedConnection.connect(**parameters) as other:
-        # A pooler whose sessions are all taken lets a client connect, and keeps it waiting.
-        other.answer_s_max = connection.answer_s_max
         return _session(other) == session or _session(connection) != session
 
 
@@ -432,7 +429,7 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
         parameters.setdefault("target_session_attrs", "read-write")
     if bounds.at_primary and parameters.get("target_session_attrs") != "read-write":
         parameters["target_session_attrs"] = "primary"
-    return {**parameters, "row_factory": dict_row}
+    return {**parameters, "row_factory": dict_row, "bounds": bounds}
 
 
 def _servers(parameters: Mapping[str, Any]) -> int:
