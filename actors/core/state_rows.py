@@ -10,8 +10,10 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import asdict
 
 from actors.core.identity import Identity, QueuedMessage
 from eventstore.log.events import DECENTRL, DIDCOMM, DIDCOMM_V2
@@ -197,93 +199,79 @@ TABLES: Final[Mapping[str, type[NamedTuple]]] = {
     "invitations": InvitationRow,
 }
 """The rows of each table, after the column ``identity``."""
+TABLE_OF: Final[Mapping[type, str]] = {row: table for table, row in TABLES.items()}
 
 
-def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
-    """The rows of this identity, for every table in which it has any."""
-    yield "identities", [IdentityRow(
-        state.version, state.saved_events + state.erased_events, state.last_added_ms or None,
-        state.last_delivered_ms or None, state.last_removed_ms or None, state.refusing,
-        bool(state.dedicated_by), state.is_erased,
-    )]  # fmt: skip
+def state_rows(state: Identity) -> Iterator[Row]:
+    """The rows of this identity, each for the table that ``TABLE_OF`` names."""
+    yield IdentityRow(
+        state.version,
+        state.saved_events + state.erased_events,
+        state.last_added_ms or None,
+        state.last_delivered_ms or None,
+        state.last_removed_ms or None,
+        state.refusing,
+        bool(state.dedicated_by),
+        state.is_erased,
+    )
     if state.registered_until_s:
-        yield "registrations", [RegistrationRow(float(state.registered_until_s))]
-    if state.contracts or state.correspondents:
-        yield from _contracts(state)
-    if state.requests:
-        yield (
-            "contract_requests",
-            [
-                ContractRequestRow(request_id, place, waiting.version, waiting.sender_did)
-                for place, (request_id, waiting) in enumerate(state.requests.items())
-            ],
-        )
+        yield RegistrationRow(float(state.registered_until_s))
+    yield from _contracts(state)
     yield from _queue(state)
-    if state.public_events:
-        yield (
-            "public_events",
-            [
-                PublicEventRow(event_id, place, kept.channel_id)
-                for place, (event_id, kept) in enumerate(state.public_events.items())
-            ],
-        )
+    for place, (event_id, published) in enumerate(state.public_events.items()):
+        yield PublicEventRow(event_id, place, published.channel_id)
     yield from _agent(state)
     if state.speaker_did:
-        yield "speakers", [SpeakerRow(state.speaker_did)]
+        yield SpeakerRow(state.speaker_did)
     if state.account_did:
-        yield "account_names", [AccountNameRow(state.account_did)]
+        yield AccountNameRow(state.account_did)
     if state.owner_did:
-        yield "key_owners", [KeyOwnerRow(state.claim, state.owner_did)]
+        yield KeyOwnerRow(state.claim, state.owner_did)
     if state.used_by:
-        yield "invitations", [InvitationRow(state.used_by)]
+        yield InvitationRow(state.used_by)
 
 
-def _contracts(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+def _contracts(state: Identity) -> Iterator[Row]:
     digests = {contract_id: digest for digest, contract_id in state.contract_ids.items()}
-    yield "contracts", [
-        ContractRow(
-            contract_id, place, kept.version, kept.requestor_did, kept.recipient_did,
-            float(kept.expires_at_s), digests.get(contract_id),
+    for place, (contract_id, kept) in enumerate(state.contracts.items()):
+        yield ContractRow(
+            contract_id,
+            place,
+            kept.version,
+            kept.requestor_did,
+            kept.recipient_did,
+            float(kept.expires_at_s),
+            digests.get(contract_id),
         )
-        for place, (contract_id, kept) in enumerate(state.contracts.items())
-    ]  # fmt: skip
-    yield (
-        "correspondents",
-        [CorrespondentRow(did, float(each.until_s)) for did, each in state.correspondents.items()],
-    )
+    for did, each in state.correspondents.items():
+        yield CorrespondentRow(did, float(each.until_s))
+    for place, (request_id, waiting) in enumerate(state.requests.items()):
+        yield ContractRequestRow(request_id, place, waiting.version, waiting.sender_did)
 
 
-def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
-    if state.messages:
-        yield "queues", [
-            MessageRow(
-                message_id, place, message.version, message.at_ms,
-                _protocol(message), message.sender_did,
-                message.recipient_key, message.size_bytes,
-            )
-            for place, (message_id, message) in enumerate(state.messages.items())
-        ]  # fmt: skip
+def _queue(state: Identity) -> Iterator[Row]:
+    for place, (message_id, message) in enumerate(state.messages.items()):
+        yield MessageRow(
+            message_id,
+            place,
+            message.version,
+            message.at_ms,
+            _protocol(message),
+            message.sender_did,
+            message.recipient_key,
+            message.size_bytes,
+        )
     totals = QueueTotalRow(
         len(state.messages), state.queue_bytes, len(state.envelopes), state.envelope_bytes
     )
     if any(totals):
-        yield "queue_totals", [totals]
-    if state.by_key:
-        yield (
-            "queue_keys",
-            [QueueKeyRow(key, depth.messages, depth.bytes) for key, depth in state.by_key.items()],
-        )
-    if state.expiring:
-        yield (
-            "message_expiries",
-            [MessageExpiryRow(i, float(at_s)) for i, at_s in state.expiring.items()],
-        )
+        yield totals
+    for key, depth in state.by_key.items():
+        yield QueueKeyRow(key, depth.messages, depth.bytes)
+    for message_id, at_s in state.expiring.items():
+        yield MessageExpiryRow(message_id, float(at_s))
     if state.policy is not None:
-        rules = state.policy
-        yield "queue_policies", [QueuePolicyRow(
-            rules.will_queue, rules.age_s_max, rules.messages_max, rules.message_bytes_max,
-            rules.bytes_max,
-        )]  # fmt: skip
+        yield QueuePolicyRow(**asdict(state.policy))
 
 
 def _protocol(message: QueuedMessage) -> str:
@@ -293,22 +281,20 @@ def _protocol(message: QueuedMessage) -> str:
     return DIDCOMM if message.is_envelope else DECENTRL
 
 
-def _agent(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+def _agent(state: Identity) -> Iterator[Row]:
     if state.connection is not None:
         known = state.connection
-        yield "connections", [ConnectionRow(
-            known.peer_did, known.label, known.endpoint, known.routing_keys, known.protocol,
+        yield ConnectionRow(
+            known.peer_did,
+            known.label,
+            known.endpoint,
+            known.routing_keys,
+            known.protocol,
             known.invitation_id,
-        )]  # fmt: skip
-    if state.push_device is not None:
-        yield "push_devices", [PushDeviceRow(state.push_device.channel)]
-    if state.mediated:
-        yield "mediation", [MediationRow()]
-    if state.keylist:
-        yield (
-            "keylists",
-            [
-                KeylistRow(key, place, claim)
-                for place, (key, claim) in enumerate(state.keylist.items())
-            ],
         )
+    if state.push_device is not None:
+        yield PushDeviceRow(state.push_device.channel)
+    if state.mediated:
+        yield MediationRow()
+    for place, (key, claim) in enumerate(state.keylist.items()):
+        yield KeylistRow(key, place, claim)

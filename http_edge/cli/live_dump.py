@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actors.core.evolve import from_snapshot
-from actors.core.state_rows import TABLES, Row, state_rows
+from actors.core.state_rows import TABLE_OF, TABLES, Row, state_rows
 from actors.host.inspection import DescribedState, NoncesHeld
 from eventstore.log.streams import identity_stream, stream_of
 from eventstore.parquet.schema import arrow_type
@@ -114,29 +114,29 @@ class DumpWriter:
         target = described.target
         stream = identity_stream(target).bytes
         if described.fault:
-            self._add("unserved", [(stream, target, described.fault)])
+            self._add("unserved", (stream, target, described.fault))
         if not described.version:
             return
         state = from_snapshot(described.state)
         if state is None:
             raise ValueError(f"the state of {target} cannot be read")
-        self._add("watermarks", [(stream, target, described.version)])
-        for table, rows in state_rows(state):
-            self._add(table, [(target, *row) for row in rows])
+        self._add("watermarks", (stream, target, described.version))
+        for row in state_rows(state):
+            self._add(TABLE_OF[type(row)], (target, *row))
         if self._count >= _ROWS_AT_ONCE:
             self._flush()
 
     def add_not_in_memory(self, targets: Sequence[str]) -> None:
         """Add identities that no process has in memory, by name or by digest of an erased name."""
-        self._add("not_in_memory", [(stream_of(target), target) for target in targets])
+        for target in targets:
+            self._add("not_in_memory", (stream_of(target), target))
 
     def add_nonces(self, held: NoncesHeld) -> None:
         """Add a partition and its nonces, without those that may have expired by now."""
         first = held.at_ms // held.bucket_ms + 1
         partition, version = held.partition, held.version
-        known = (partition, version, held.window_ms, held.bucket_ms, first)
-        self._add("partitions", [known])
-        self._add("seals", [(partition, version, held.epoch, held.digest)])
+        self._add("partitions", (partition, version, held.window_ms, held.bucket_ms, first))
+        self._add("seals", (partition, version, held.epoch, held.digest))
         for bucket, joined in held.packed.items():
             if bucket >= first:
                 self._write("nonces", _nonces(held.partition, bucket, joined))
@@ -153,9 +153,9 @@ class DumpWriter:
         (self._folder / "dump.json").write_bytes(msgspec.json.encode(dumped))
         return dumped
 
-    def _add(self, table: str, rows: Sequence[Row]) -> None:
-        self._waiting[table] += rows
-        self._count += len(rows)
+    def _add(self, table: str, row: Row) -> None:
+        self._waiting[table].append(row)
+        self._count += 1
 
     def _flush(self) -> None:
         for name, rows in self._waiting.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -22,8 +22,8 @@ _ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Dec
     InspectionAnswer
 )
 
-State: TypeAlias = tuple[int, list[tuple[str, list[Any]]]]
-"""The version of an identity, and the rows of each table of its state."""
+State: TypeAlias = tuple[int, list[str]]
+"""The version of an identity, and the rows of its state."""
 
 
 class Memory:
@@ -41,8 +41,7 @@ class Memory:
         for described in answer.states:
             state = from_snapshot(described.state)
             assert state is not None, described.target
-            tables = [(table, sorted(map(repr, rows))) for table, rows in state_rows(state)]
-            found[described.target] = (described.version, sorted(tables))
+            found[described.target] = (described.version, sorted(map(repr, state_rows(state))))
         return found
 
     def _ask(self, question: DescribeStates) -> InspectionAnswer:

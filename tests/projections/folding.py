@@ -11,7 +11,7 @@ from uuid import UUID
 
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
-from actors.core.state_rows import TABLES, state_rows
+from actors.core.state_rows import TABLE_OF, TABLES, state_rows
 from actors.host import owned_partition
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog, PageBounds, PublicEventsFilter, SavedEventsFilter
@@ -169,8 +169,9 @@ def _since_erasure(stored: list[Stored]) -> list[Stored]:
 def described(state: Identity) -> Described:
     """The rows of the state by table, each with the names of its columns, places in order."""
     known: Described = defaultdict(list)
-    for table, rows in state_rows(state):
-        known[table] += [dict(zip(TABLES[table]._fields, row, strict=True)) for row in rows]
+    for row in state_rows(state):
+        table = TABLE_OF[type(row)]
+        known[table].append(dict(zip(TABLES[table]._fields, row, strict=True)))
     for found in known.values():
         places = [row["place"] for row in found if "place" in row]
         assert places == list(range(len(places)))
