@@ -7,16 +7,13 @@ choose names, so a table that only grows would be theirs to fill.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from actors.core.identity import (
-    ContractRecord,
-    Identity,
-    PublicEvent,
-    QueuedMessage,
-    WaitingRequest,
-)
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from actors.core.identity import Identity
 
 _NAMES_MAX: Final = 4_096
 _V = TypeVar("_V")
@@ -48,26 +45,20 @@ shared = sys.intern if frees_interned(sys.version_info[:3]) else RecentNames(_NA
 
 def share_names(state: Identity) -> None:
     """Let each name of a decoded snapshot be in memory once."""
-    for message_id, m in state.messages.items():
-        sender, key = shared(m.sender_did), shared(m.recipient_key)
-        state.messages[message_id] = QueuedMessage(
-            sender, m.version, m.size_bytes, m.at_ms, m.is_envelope, key, m.is_v2
-        )
-    for request_id, r in state.requests.items():
-        sender = shared(r.sender_did)
-        state.requests[request_id] = WaitingRequest(sender, r.version, r.stored_bytes, r.at_ms)
-    for contract_id, c in state.contracts.items():
-        requestor, recipient = shared(c.requestor_did), shared(c.recipient_did)
-        state.contracts[contract_id] = ContractRecord(
-            requestor, recipient, c.expires_at_s, c.version, c.stored_bytes
-        )
-    for event_id, e in state.public_events.items():
-        channel_id = shared(e.channel_id)
-        state.public_events[event_id] = PublicEvent(channel_id, e.version, e.stored_bytes, e.at_ms)
+    _share_fields(state.messages, "sender_did", "recipient_key")
+    _share_fields(state.requests, "sender_did")
+    _share_fields(state.contracts, "requestor_did", "recipient_did")
+    _share_fields(state.public_events, "channel_id")
     state.by_sender = _by_shared(state.by_sender)
     state.by_key = _by_shared(state.by_key)
     state.requests_by_sender = _by_shared(state.requests_by_sender)
     state.correspondents = _by_shared(state.correspondents)
+
+
+def _share_fields(records: Mapping[str, Struct], *fields: str) -> None:
+    for record in records.values():
+        for field in fields:
+            force_setattr(record, field, shared(getattr(record, field)))
 
 
 def _by_shared(by_name: dict[str, _V]) -> dict[str, _V]:
