@@ -453,7 +453,7 @@ class History:
             clock=lambda: self.now_ms,
             new_id=lambda: next(self._ids),
         )
-        host.assign(PARTITIONS)
+        host.ownership.assign(PARTITIONS)
         return host
 
 

@@ -19,7 +19,7 @@ ends long before if it has many identities to read from a slow log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -32,7 +32,6 @@ from actors.core.limits import DECISION_S_MAX, READING_S_MAX, HostLimits
 from actors.core.nonces import Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, Done, EnvelopesWaiting, Push, Refused, Reply
-from actors.core.sessions import Sessions
 from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
 from actors.host.clock import Ahead, Clock, NewId, uptime_s
@@ -74,7 +73,7 @@ class Host:
         ahead_ms: Ahead = lambda: 0,
         uptime_s: Callable[[], float] = uptime_s,
     ) -> None:
-        """A host that owns nothing yet; see ``assign``.
+        """A host that owns nothing yet; see ``ownership``.
 
         The salts of contents are derived from ``secret``, which is stored nowhere.
         ``is_placed``: a placer assigns partitions, so an identity may leave its shard and return;
@@ -88,10 +87,10 @@ class Host:
         self._begun_s = 0.0
         self._new_id, self._secret = new_id, secret
         self.cache = StateCache(log, limits)
-        self._registry = SessionRegistry()
+        self.registry = SessionRegistry()
         self._nonces = NonceClaims(limits, self._is_known)
-        self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
-        self._unknown = UnknownOutcomes(log, self._ownership, self._registry)
+        self.ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
+        self._unknown = UnknownOutcomes(log, self.ownership, self.registry)
         self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
@@ -101,9 +100,9 @@ class Host:
         self.outage = LogOutage(clock)
         self.moves = PartitionMoves(
             log, self.now_ms, new_id,
-            ownership=self._ownership,
+            ownership=self.ownership,
             cache=self.cache,
-            registry=self._registry,
+            registry=self.registry,
             unknown=self._unknown,
             outage=self.outage,
         )  # fmt: skip
@@ -111,15 +110,6 @@ class Host:
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
         self.rates = CommandRates(limits.dedicate_above_commands_per_s, self._looked_ms)
-
-    def assign(self, names: Sequence[str]) -> None:
-        """Own these partitions from now on: claim each one in the log, in one append.
-
-        Raises:
-            LogError: the log cannot be read or written; the partitions are claimed by the first
-                command that needs them.
-        """
-        self._ownership.assign(names)
 
     def execute(
         self, items: Sequence[tuple[str, Submission]]
@@ -148,11 +138,11 @@ class Host:
         """Run one transaction; also return the numbers of deliveries of damaged envelopes alone."""
         self._begun_s = self._uptime_s()
         now_ms = self.now_ms()
-        self._registry.expire(now_ms)
+        self.registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
         transaction.ahead_ms = self._ahead_ms()
-        owned = self._ownership.owned
+        owned = self.ownership.owned
         self.cache.read_ahead(self._nonces.identities(items, owned), owned)
         taken = transaction.submissions(self.cache, lambda: self._is_after(READING_S_MAX))
         outcomes = [self._run(transaction, one) for one in taken]
@@ -177,78 +167,57 @@ class Host:
             self.charges.add_page(submission, outcome.units, now_ms)
             is_damaged = outcome.cached is not None and bool(outcome.cached.damaged)
             if outcome.leasing is not None and isinstance(reply, Refused):
-                self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
+                self.registry.unlease(submission.target_did, outcome.leasing.message_ids)
                 passed += [number] * is_damaged
             if outcome.cached is not None and is_damaged:
                 damaged.append(outcome.cached)
-            self._registry.follow(submission, reply)
+            self.registry.follow(submission, reply)
             if outcome.notice is not None:
-                pushes += self._registry.pushes(submission.target_did, outcome.notice)
+                pushes += self.registry.pushes(submission.target_did, outcome.notice)
         for cached in damaged:  # once each: ``take_damaged`` leaves none
             self.measures.damaged.add(count=len(cached.damaged))
-            self._registry.set_aside(cached.did, cached.take_damaged(), now_ms)
+            self.registry.set_aside(cached.did, cached.take_damaged(), now_ms)
         return replies, pushes, [] if transaction.log_failed else passed
-
-    @property
-    def sessions(self) -> Sessions:
-        """Which edges hold sockets of which identity."""
-        return self._registry.sessions
-
-    @property
-    def holdings(self) -> Mapping[str, str]:
-        """The partitions that the host is to own, with their session ids; any thread may ask."""
-        return self._ownership.holdings
-
-    @property
-    def fenced(self) -> int:
-        """How many partitions were lost that no other host should own."""
-        return len(self._ownership.fenced)
 
     def run_housekeeping(self) -> list[DueSnapshot]:
         """Between batches: passivate and drop expired nonces; return the snapshots that are due."""
         now_ms = self.now_ms()
-        due = self._due_snapshots + self.cache.passivate(now_ms, self._ownership.owned)
+        due = self._due_snapshots + self.cache.passivate(now_ms, self.ownership.owned)
         self._due_snapshots = []
         self.rates.report(now_ms, self.stats)
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
-            self._registry.sweep(now_ms)
-            for partition in self._ownership.owned.values():
+            self.registry.sweep(now_ms)
+            for partition in self.ownership.owned.values():
                 partition.nonces.sweep(now_ms, self._limits.timestamp_window_ms)
         return due
 
     def due_pushes(self) -> list[tuple[str, Push]]:
         """Between batches: pushes for leases that are over, and of stored appends that failed."""
         now_ms = self.now_ms()
-        self._registry.expire(now_ms)
+        self.registry.expire(now_ms)
         self._unknown.look(now_ms)
         due = self._unknown.pushes()
-        for did in self._registry.offered_again():
-            due += self._registry.pushes(did, EnvelopesWaiting())
+        for did in self.registry.offered_again():
+            due += self.registry.pushes(did, EnvelopesWaiting())
         return due
 
     def forget_everything(self) -> None:
         """Drop all that is in memory; partitions are read from the log and claimed again."""
-        for name in list(self._ownership.owned):
-            self._ownership.forget(name)
+        for name in list(self.ownership.owned):
+            self.ownership.forget(name)
             self.cache.drop_partition(name)
-        self._registry.lose_leases()
+        self.registry.lose_leases()
 
     def snapshot_stats(self) -> HostStats:
         """Update the counters with what the host holds now, and return them."""
-        self.stats.partitions = sorted(self._ownership.owned)
+        self.stats.partitions = sorted(self.ownership.owned)
         self.cache.count_in(self.stats)
-        self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
-        self._registry.count_in(self.stats)
+        self.stats.nonces = sum(len(p.nonces) for p in self.ownership.owned.values())
+        self.registry.count_in(self.stats)
         self.stats.short_of_disk = self.disk.look(self.now_ms())
         self.stats.free_bytes = self.disk.free_bytes
         return self.stats
-
-    # For ``actors.host.inspection``; called on the writer's thread, like everything here.
-
-    def partition(self, name: str) -> OwnedPartition | None:
-        """A partition that is owned."""
-        return self._ownership.owned.get(name)
 
     def now_ms(self) -> int:
         """Unix milliseconds by the clock of this host.
@@ -258,17 +227,12 @@ class Host:
         now_ms = self._clock()
         back_ms = self._looked_ms - now_ms
         if back_ms > 0:
-            self._registry.set_back(back_ms)
+            self.registry.set_back(back_ms)
             self.cache.set_back(back_ms)
             self._swept_ms -= back_ms
             self.rates.set_back(back_ms)
         self._looked_ms = now_ms
         return now_ms
-
-    @property
-    def window_ms(self) -> int:
-        """The timestamp window for which nonces are kept."""
-        return self._limits.timestamp_window_ms
 
     def _run(self, transaction: Transaction, submission: Submission) -> Outcome:
         if transaction.log_failed:
@@ -325,7 +289,7 @@ class Host:
         """Let the identity decide on the command; keep the nonce in ``shard`` with its effect."""
         assert submission.command is not None
         did = submission.target_did
-        self._registry.precede(did, submission.command)
+        self.registry.precede(did, submission.command)
         part = transaction.part(partition)
         cached = self.cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)
@@ -336,10 +300,10 @@ class Host:
             self._new_id(),
             self._secret,
             self._limits.identity,
-            leases=self._registry.leases.of(did),
-            listening=bool(self.sessions.edges_of(did)),
-            live=self.sessions.live_of(did),
-            implicit=self.sessions.implicit_of(did),
+            leases=self.registry.leases.of(did),
+            listening=bool(self.registry.sessions.edges_of(did)),
+            live=self.registry.sessions.live_of(did),
+            implicit=self.registry.sessions.implicit_of(did),
             speaker=submission.speaker,
             listed=cached.listed(self._log),
             saved=cached.saved(submission.command, self._log),
@@ -374,26 +338,26 @@ class Host:
             return False
         state = self.cache.get(did, owned.name, transaction.now_ms).state
         is_here = bool(state.dedicated_by) == (owned.name == did)
-        if is_here and not self._registry.is_expected(did, transaction.now_ms):
+        if is_here and not self.registry.is_expected(did, transaction.now_ms):
             return False
         transaction.misplaced.add(did)
         return True
 
     def _lease(self, transaction: Transaction, submission: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
-            self._registry.lease(submission, decision.leasing)
+            self.registry.lease(submission, decision.leasing)
             transaction.leased.append((submission.target_did, decision.leasing))
 
     def _partition(self, transaction: Transaction, name: str) -> OwnedPartition | None:
-        is_owned = name in self._ownership.owned
-        found = self._ownership.find(name)
+        is_owned = name in self.ownership.owned
+        found = self.ownership.find(name)
         transaction.has_claimed |= found is not None and not is_owned
         return found
 
     def _lost(self, name: str) -> None:
         self.stats.partitions_lost += 1
         self.cache.drop_partition(name)
-        self._registry.lose([name])
+        self.registry.lose([name])
 
     def _append(self, transaction: Transaction) -> Refusal | None:
         """Append a transaction to the log; return why it was not stored, or None."""
@@ -424,10 +388,10 @@ class Host:
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
         for did, event in transaction.removed:
-            self._registry.removed(did, event)
+            self.registry.removed(did, event)
         for cached in transaction.touched.values():
             self.cache.settle(cached)
-            snapshot = self.cache.snapshot_if_due(cached, self._ownership.owned)
+            snapshot = self.cache.snapshot_if_due(cached, self.ownership.owned)
             if snapshot is not None:
                 self._due_snapshots.append(snapshot)
         return None
@@ -481,7 +445,7 @@ class Host:
         self._forget(transaction)
         lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
         for name in lost:
-            self._ownership.give_up(name)
+            self.ownership.give_up(name)
         if not lost and conflict is not None:
             # Seals are lost, or another row is in the way, for example a content: perhaps for ever.
             self.outage.failed("append conflicts, and with no other owner", conflict, ids)
@@ -490,11 +454,11 @@ class Host:
 
     def _undo(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
-        self._registry.undo(transaction.leased, transaction.touched)
+        self.registry.undo(transaction.leased, transaction.touched)
 
     def _forget(self, transaction: Transaction) -> None:
         self._undo(transaction)
         self._unknown.note(transaction)
         for partition in transaction.partitions:
-            self._ownership.forget(partition.name)
+            self.ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

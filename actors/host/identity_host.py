@@ -259,7 +259,7 @@ class IdentityHost:
             AppendConflict: another owner has taken partitions.
             LogUnavailable: the log cannot be written.
         """
-        lost = self._host.fenced
+        lost = len(self._host.ownership.fenced)
         if lost:
             raise AppendConflict(f"{lost} partitions have another owner")
         if not self._is_placed:
@@ -274,7 +274,7 @@ class IdentityHost:
         If the edge still runs, it reports its sockets over its next connection.
         """
         self._sockets.pop(edge, None)
-        self._writer.call(lambda: self._host.sessions.drop_edge(edge))
+        self._writer.call(lambda: self._host.registry.sessions.drop_edge(edge))
 
     def stats(self) -> HostStats:
         """What the host has counted and what it holds; ``log`` is None if the log fails."""
@@ -322,7 +322,7 @@ class IdentityHost:
             self._node,
             self._incarnation,
             self._draining,
-            dict(self._host.holdings),
+            dict(self._host.ownership.holdings),
             self._host.rates.reported,
             self._host.disk.is_short,
             self._host.outage.is_on,
@@ -337,7 +337,7 @@ class IdentityHost:
 
     def _claim(self, partitions: Sequence[str]) -> None:
         try:
-            self._host.assign(partitions)
+            self._host.ownership.assign(partitions)
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
             # The first command for each partition claims it. A host that gave up here would still
             # be missing when the log is back.
@@ -350,7 +350,7 @@ class IdentityHost:
             self._log,
             limits,
             shards=shards,
-            holdings=lambda: self._host.holdings,
+            holdings=lambda: self._host.ownership.holdings,
             submit=self._writer.submit,
             clock=clock,
             ahead_ms=ahead_ms,

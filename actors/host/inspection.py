@@ -143,7 +143,7 @@ class Inspector:
                 state = self._host.cache.peek(target)
                 if state is not None:
                     found.append(describe(target, state, bytes_max))
-                elif self._host.partition(partition) is not None:
+                elif partition in self._host.ownership.owned:
                     passive.append(target)
             return StatesDescribed(found)
 
@@ -159,7 +159,7 @@ class Inspector:
         return describe(target, state, bytes_max)
 
     def _nonces(self, name: str) -> InspectionAnswer:
-        partition = self._host.partition(name)
+        partition = self._host.ownership.owned.get(name)
         if partition is None:
             return NotOwned()
         return NoncesHeld(
@@ -168,7 +168,7 @@ class Inspector:
             partition.epoch,
             partition.digest,
             self._host.now_ms(),
-            self._host.window_ms,
+            self._host.ownership.window_ms,
             BUCKET_MS,
             partition.nonces.packed(),
         )

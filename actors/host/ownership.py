@@ -35,7 +35,7 @@ class Ownership:
         """
         self._log = log
         self._clock = clock
-        self._window_ms = window_ms
+        self.window_ms = window_ms
         self._on_lost = on_lost
         self._assigned: set[str] = set()
         self._owned: dict[str, OwnedPartition] = {}
@@ -154,12 +154,12 @@ class Ownership:
         if not claimed:
             return
         found_ms = max(p.former_window_ms for p in claimed)
-        if found_ms > self._window_ms:
+        if found_ms > self.window_ms:
             sealed_ms = max(p.at_ms for p in claimed)
             until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
             self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
         at_ms = self._clock()  # reading may have taken long; see ``DECISION_S_MAX``
-        seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self._window_ms) for p in claimed]
+        seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self.window_ms) for p in claimed]
         self._claims_tried.update((p.name, p.place) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
         for partition in claimed:
@@ -182,9 +182,9 @@ class Ownership:
         """
         widest_ms, until_ms = map(int, self._log.settings().get(_WINDOW, "0 0").split())
         if until_ms < now_ms:
-            is_narrower = self._window_ms < widest_ms
-            return self._window_ms, 0, until_ms - widest_ms + 1 if is_narrower else 0
-        return max(widest_ms, self._window_ms), until_ms, 0
+            is_narrower = self.window_ms < widest_ms
+            return self.window_ms, 0, until_ms - widest_ms + 1 if is_narrower else 0
+        return max(widest_ms, self.window_ms), until_ms, 0
 
     def _is_others(self, loaded: OwnedPartition) -> bool:
         """Has another host claimed a partition since this host owned it?

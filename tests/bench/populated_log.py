@@ -189,7 +189,7 @@ class _Crowd:
             clock=lambda: self._now_ms,
             new_id=lambda: f"00000000-0000-7000-8000-{next(self._ids):012x}",
         )
-        self._host.assign([shard_name(number) for number in range(SHARDS)])
+        self._host.ownership.assign([shard_name(number) for number in range(SHARDS)])
 
     def register(self, some: Sequence[tuple[int, str]]) -> None:
         """Have these register, by number, and those write whose turn it is."""

@@ -107,7 +107,7 @@ class Mediator:
             log,
             bounds,
             shards=SHARDS,
-            holdings=lambda: self.host.holdings,
+            holdings=lambda: self.host.ownership.holdings,
             submit=self._submit,
             clock=self.clock,
             new_id=lambda: f"{name} expiry {len(self.transactions)}",

@@ -440,7 +440,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
     host = Host(
         "host-0", log, LIMITS, secret=b"secret", clock=lambda: now_ms, new_id=lambda: next(ids)
     )
-    host.assign(PARTITIONS)
+    host.ownership.assign(PARTITIONS)
     questions: list[tuple[str, c.Command]] = [
         (did, question) for did in IDENTITIES for question in QUESTIONS
     ]
@@ -463,7 +463,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
 def replays(log: EventLog, now_ms: int) -> set[Any]:
     """What the nonces are answered that are in force."""
     host = Host("host-0", log, LIMITS, secret=b"secret", clock=lambda: now_ms, new_id=lambda: "id")
-    host.assign(PARTITIONS)
+    host.ownership.assign(PARTITIONS)
     claims = [
         NonceClaim(event.partition, key, now_ms)
         for row in whole_log(log)

@@ -250,13 +250,13 @@ def test_a_snapshot_that_its_events_do_not_make_is_named(url: str, store: Store)
     run(owner, submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND))
     cached = owner.cache._cached[ME]
     cached.snapshot_version = -1_000
-    snapshot = owner.cache.snapshot_if_due(cached, owner._ownership.owned)
+    snapshot = owner.cache.snapshot_if_due(cached, owner.ownership.owned)
     assert snapshot is not None
     log.save_snapshots([snapshot])
     assert list(wrong_snapshots(log)) == []
     cached.state.messages.popitem()
     cached.snapshot_version = -1_000
-    wrong = owner.cache.snapshot_if_due(cached, owner._ownership.owned)
+    wrong = owner.cache.snapshot_if_due(cached, owner.ownership.owned)
     assert wrong is not None
     log.save_snapshots([wrong])
     assert list(wrong_snapshots(log)) == [identity_stream(ME)]

@@ -381,7 +381,7 @@ def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
         refusal = append(self, gathered)
         for request, (_, leasing) in zip(requests, gathered.leased, strict=True):
             if refusal is None:
-                self._registry.lease(request, leasing)
+                self.registry.lease(request, leasing)
         requests.clear()
         return refusal
 

@@ -83,9 +83,9 @@ def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> N
     def stubborn(
         self: Host, gathered: Transaction, conflict: AppendConflict | None = None
     ) -> Refusal | None:
-        assigned = set(self._ownership._assigned)
+        assigned = set(self.ownership._assigned)
         refusal = resolve(self, gathered, conflict)
-        self._ownership._assigned |= assigned
+        self.ownership._assigned |= assigned
         return refusal
 
     patch.setattr(Host, "_resolve_conflict", stubborn)

@@ -356,7 +356,8 @@ class HostSystem(System):
         self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
     ) -> list[Reply]:
         if fault is not None:
-            self._host.assign(PARTITIONS)  # so that the fault meets the batch and no claim
+            # So that the fault meets the batch and no claim.
+            self._host.ownership.assign(PARTITIONS)
             self._log.plan(fault)
         replies = self._ask(self._host, batch, ids)
         assert self._log.faults_left == 0
@@ -365,19 +366,19 @@ class HostSystem(System):
     @override
     def restart(self) -> None:
         self._host = self._new_host()
-        self._host.assign(PARTITIONS)
+        self._host.ownership.assign(PARTITIONS)
 
     def restart_on_a_failing_log(self, fault: Plan) -> None:
         """Restart while the log does not take the claim of the partitions."""
         self._host = self._new_host()
         self._log.plan(fault)
         with pytest.raises(LogError):
-            self._host.assign(PARTITIONS)
+            self._host.ownership.assign(PARTITIONS)
 
     def take_over(self) -> Host:
         """Let another host claim everything; the former owner, which does not know it yet."""
         former = self._host
-        former.assign(PARTITIONS)
+        former.ownership.assign(PARTITIONS)
         self.restart()
         return former
 

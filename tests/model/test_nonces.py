@@ -78,7 +78,7 @@ class NonceMachine(RuleBasedStateMachine):
             clock=lambda: self.host_ms[which],
             new_id=lambda: next(self.ids),
         )
-        made.assign([SHARD])
+        made.ownership.assign([SHARD])
         return made
 
     @initialize()
@@ -219,7 +219,7 @@ def start_another_node(machine: NonceMachine) -> None:
             clock=lambda: machine.host_ms[1],
             new_id=lambda: next(machine.ids),
         )
-        node.assign(["shard-1"])
+        node.ownership.assign(["shard-1"])
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_the_nonces_of_a_wider_window_are_not_read_for_ever() -> None:
     for ahead_ms, is_kept in ((0, True), (2 * WINDOW_MS, True), (2 * WINDOW_MS + 1, False)):
         machine.host_ms[0] = NOW_MS + ahead_ms
         machine.restart()
-        partition = machine.host.partition(SHARD)
+        partition = machine.host.ownership.owned.get(SHARD)
         assert partition is not None
         assert (len(partition.nonces) > 0) is is_kept
     machine.teardown()

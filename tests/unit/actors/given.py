@@ -154,7 +154,7 @@ def host(
         new_id=lambda: f"{name}-{next(ids)}",
         ahead_ms=ahead_ms,
     )
-    made.assign(shards)
+    made.ownership.assign(shards)
     return made
 
 

@@ -106,7 +106,7 @@ async def serves(cluster: LocalCluster, did: str = DID) -> bool:
 
 def sessions(cluster: LocalCluster) -> dict[str, int]:
     """How many identities have sockets by host."""
-    return {name: len(host._host.sessions) for name, host in cluster.hosts.items()}
+    return {name: len(host._host.registry.sessions) for name, host in cluster.hosts.items()}
 
 
 async def hosts_after_a_while(cluster: LocalCluster) -> list[str]:

@@ -137,7 +137,7 @@ def test_a_log_whose_identities_had_actors_of_their_own_is_served_by_shards_and_
         clock=lambda: NOW_MS,
         new_id=lambda: "m",
     )
-    former.assign([ALICE])
+    former.ownership.assign([ALICE])
     owners.reply_to(former, ALICE, message("one"), ALICE)
     placed = owners.host("host")
     placed.moves.adopt([SHARD], None)
@@ -248,19 +248,19 @@ def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
     for someone in (ALICE, BOB):
         owners.reply_to(owners.shard, someone, OpenSession(EDGE))
     own = dedicated(owners)
-    assert (len(owners.shard.sessions), len(own.sessions)) == (1, 1)
-    of_shard, of_own = owners.shard.holdings[SHARD], own.holdings[ALICE]
+    assert (len(owners.shard.registry.sessions), len(own.registry.sessions)) == (1, 1)
+    of_shard, of_own = owners.shard.ownership.holdings[SHARD], own.ownership.holdings[ALICE]
     assert of_own.startswith(of_shard + "/")
     _, pushes = own.execute([(EDGE, owners.submission(ALICE, message("one"), ALICE))])
     assert [(edge, type(push), push.did) for edge, push in pushes] == [(EDGE, Push, ALICE)]
     owners.shard.moves.expect(ALICE)
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     assert owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
-    assert (len(owners.shard.sessions), len(own.sessions)) == (2, 0)
+    assert (len(owners.shard.registry.sessions), len(own.registry.sessions)) == (2, 0)
     # They move on with the shard.
     next_host = owners.host("next")
     next_host.moves.adopt([SHARD], owners.shard.moves.release([SHARD]))
-    assert len(next_host.sessions) == 2
+    assert len(next_host.registry.sessions) == 2
 
 
 def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners: Owners) -> None:
@@ -291,7 +291,7 @@ def test_sessions_that_come_too_late_are_not_taken_for_whole(
     assert served[1] == []
     owners.now_ms -= set_back_ms
     assert not owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
-    assert len(owners.shard.sessions) == 0
+    assert len(owners.shard.registry.sessions) == 0
 
 
 def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None:
@@ -321,7 +321,7 @@ def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     assert ALICE not in owners.shard.cache.dids()
     assert owners.shard.moves.hand_out(ALICE, SHARD) == b""
     assert owners.shard.moves.hand_out(ALICE, "shard-1") == b""
-    assert len(owners.shard.sessions) == 1
+    assert len(owners.shard.registry.sessions) == 1
 
 
 def test_what_a_dedicated_identity_had_in_its_shard_goes_with_it_whatever_was_read_meanwhile(
@@ -339,7 +339,7 @@ def test_what_a_dedicated_identity_had_in_its_shard_goes_with_it_whatever_was_re
     assert owners.shard.cache.peek(ALICE) is None, "it is outdated with her next event"
     handover = Handover(owners.shard.moves.hand_out(ALICE, SHARD) or None)
     assert handover.holds_anything()
-    assert len(owners.shard.sessions) == 0
+    assert len(owners.shard.registry.sessions) == 0
 
 
 def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_shard(
@@ -348,7 +348,7 @@ def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_sha
     owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     own = owners.host("own")
     own.moves.adopt([ALICE], None)
-    assert own.holdings == {ALICE: "own-1"}
+    assert own.ownership.holdings == {ALICE: "own-1"}
     assert not owners.host("other").moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
 
 

@@ -104,7 +104,7 @@ def owner(log: EventLog, disk: Disk, clock: HandClock) -> Host:
         new_id=lambda: f"id-{next(ids)}",
         measure_disk=disk,
     )
-    made.assign(["shard-0", "shard-1"])
+    made.ownership.assign(["shard-0", "shard-1"])
     first: list[Command] = [
         registration(ME),
         SaveContract(contract(FRIEND, ME)),

@@ -79,11 +79,11 @@ def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventL
     assert {type(reply) for reply in again} > {Refused}
     stats = stale.snapshot_stats()
     assert stats.partitions == ["shard-1"]
-    assert (stats.partitions_lost, stale.fenced) == (1, 1)
-    assert set(stale.holdings) == {"shard-1"}
+    assert (stats.partitions_lost, len(stale.ownership.fenced)) == (1, 1)
+    assert set(stale.ownership.holdings) == {"shard-1"}
     before = log.position()
-    stale.assign(["shard-0", "shard-1"])
-    assert (stale.fenced, log.position() - before) == (0, 1)  # it claims what it does not own
+    stale.ownership.assign(["shard-0", "shard-1"])  # it claims what it does not own
+    assert (len(stale.ownership.fenced), log.position() - before) == (0, 1)
 
 
 def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) -> None:
@@ -147,7 +147,7 @@ def test_two_owners_that_take_turns_lose_and_fork_nothing(log: EventLog) -> None
     for turn in range(10):
         owner = owners[turn % 2]
         assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [NOT_OWNER]
-        owner.assign(["shard-0", "shard-1"])
+        owner.ownership.assign(["shard-0", "shard-1"])
         (reply,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
         assert isinstance(reply, MessageAccepted)
         accepted.append(reply.message_id)
@@ -181,7 +181,7 @@ def test_an_owner_that_was_replaced_after_a_failed_append_comes_back_once_it_is_
     faulty.plan(FailNext(1))
     assert run(owner, submission(ME, registration(ME))) == [UNAVAILABLE]
     host(log, name="new")
-    owner.assign(["shard-0", "shard-1"])
+    owner.ownership.assign(["shard-0", "shard-1"])
     (done,) = run(owner, submission(ME, registration(ME)))
     assert not isinstance(done, Refused)
 

@@ -58,7 +58,7 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     assert take(new, delivery("laptop")) == [[]]
     ((edge, push),) = pushed(new, ENVELOPE)
     assert (edge, type(push.notice)) == ("edge-0", EnvelopeDelivered)
-    assert set(new.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
+    assert set(new.registry.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
     clock.now_ms += 60_000
     assert take(new, delivery("laptop"))[0][0] == waiting
 
@@ -74,13 +74,13 @@ def test_sessions_that_come_with_a_shard_after_the_end_of_their_edge_end_with_th
     queue(former)
     go_live(former, "edge-0", lease_ms=60_000, bytes_max=100)
     new = host(log, name="new", shards=[])
-    server = HostServer(nothing, nothing, new.sessions.drop_edge)
-    new.sessions.drop_edge("edge-0")  # before it has any
+    server = HostServer(nothing, nothing, new.registry.sessions.drop_edge)
+    new.registry.sessions.drop_edge("edge-0")  # before it has any
     new.moves.adopt([MINE], former.moves.release([MINE]))
     for envelope in (b"1", b"2"):
         for edge, push in pushed(new, unclaimed(ME, QueueEnvelopes(KEY, [envelope]))):
             server.push(edge, [push])
-    assert not set(new.sessions.edges_of(ME))
+    assert not set(new.registry.sessions.edges_of(ME))
     # What was leased to it waits for the end of that lease, and later messages for none.
     assert [len(messages) for messages in take(new, delivery("laptop"))] == [1]
 
@@ -143,9 +143,9 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     run(former, unclaimed(ME, Listen("edge-0")))
     former.moves.release([MINE])
     assert former.snapshot_stats().leases == 0
-    assert len(former.sessions) == 0
+    assert len(former.registry.sessions) == 0
     assert former.cache.dids() == []
-    assert MINE not in former.holdings
+    assert MINE not in former.ownership.holdings
 
 
 def test_who_gets_a_shard_back_without_knowing_that_it_was_gone_reads_it_again(
@@ -169,8 +169,8 @@ def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:
     handover = former.moves.release([MINE])
     new = host(log, name="new", shards=[])
     new.moves.adopt([MINE], handover)
-    assert list(former.sessions.edges_of(other)) == ["edge-0"]
-    assert list(new.sessions.edges_of(other)) == []
+    assert list(former.registry.sessions.edges_of(other)) == ["edge-0"]
+    assert list(new.registry.sessions.edges_of(other)) == []
 
 
 def test_a_lease_that_has_just_ended_is_pushed_by_the_next_owner(log: EventLog) -> None:
@@ -193,7 +193,7 @@ def test_the_id_of_sessions_changes_when_they_are_lost_and_only_then(log: EventL
     second = host(log, name="second", shards=[])
     assert second.moves.adopt([MINE], first.moves.release([MINE])) == {MINE: before[MINE]}
     assert first.moves.adopt([MINE], second.moves.release([MINE])) == {MINE: before[MINE]}
-    assert dict(first.holdings) == before
+    assert dict(first.ownership.holdings) == before
     seen = {before[MINE]}
     for owner in (second, second, first):
         ids = owner.moves.adopt([MINE], None)
@@ -208,7 +208,7 @@ def test_the_id_of_sessions_outlives_a_failed_append(log: EventLog) -> None:
     faulty.plan(FailNext(1))
     run(owner, submission(ME, registration(ME)))
     run(owner, submission(ME, registration(ME)))
-    assert dict(owner.holdings) == before
+    assert dict(owner.ownership.holdings) == before
 
 
 @pytest.mark.parametrize("fault", [FailNext(1), StoredButFailed(1)])
@@ -218,7 +218,7 @@ def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | Store
     faulty.plan(fault)
     with pytest.raises(LogError):
         owner.moves.adopt(ALL, None)
-    assert not owner.holdings
+    assert not owner.ownership.holdings
     assert run(owner, submission(ME, registration(ME))) == [NOT_OWNER]
     owner.moves.adopt(ALL, None)
     assert run(owner, submission(ME, registration(ME))) != [NOT_OWNER]
@@ -257,8 +257,8 @@ def test_a_fenced_owner_forgets_its_sessions(log: EventLog) -> None:
     host(log, name="new", shards=[]).moves.adopt(ALL, None)
     assert run(stale, submission(ME, QueryMessages(Page(0, 1)))) == [NOT_OWNER]
     assert stale.snapshot_stats().leases == 0
-    assert len(stale.sessions) == 0
-    assert stale.fenced == 0  # the placer decides who owns it
+    assert len(stale.registry.sessions) == 0
+    assert not stale.ownership.fenced  # the placer decides who owns it
 
 
 def test_releasing_what_is_not_owned_hands_nothing_over(log: EventLog) -> None:

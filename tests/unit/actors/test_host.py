@@ -288,7 +288,7 @@ def test_pushes_go_to_the_edges_that_hold_sockets_of_the_target(log: EventLog) -
 def test_who_is_not_registered_opens_no_session(log: EventLog) -> None:
     owner = host(log)
     assert run(owner, unclaimed(ME, OpenSession(EDGE))) == [Refused(Refusal.UNAUTHORIZED_COMMAND)]
-    assert not owner.sessions
+    assert not owner.registry.sessions
 
 
 @pytest.mark.parametrize("damage", ["topic", "version"])
@@ -428,7 +428,7 @@ def test_an_owner_whose_clock_is_behind_takes_no_nonce_that_the_last_one_forgot(
     ahead.now_ms += window_ms + 60_000
     first.run_housekeeping()
     for name in ("shard-0", "shard-1"):
-        partition = first.partition(name)
+        partition = first.ownership.owned.get(name)
         assert partition is not None
         partition._seals_to_read = 1_000_000  # so that a snapshot is due
     run(first, submission(ME, QueryMessages(ALL), timestamp_ms=ahead.now_ms))

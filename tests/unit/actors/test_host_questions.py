@@ -190,7 +190,7 @@ async def test_a_host_that_knows_the_sockets_of_an_edge_is_not_sent_them_again(
 async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next_report(
     host: RayIdentityHost, port: ConnectedHostPort
 ) -> None:
-    sessions = host._host.sessions
+    sessions = host._host.registry.sessions
     await port.heartbeat(1)
     sessions.open(DID, "edge-0")
     port.close()

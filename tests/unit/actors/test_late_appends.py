@@ -69,7 +69,7 @@ def host(log: EventLog, clock: HandClock) -> Host:
         secret=b"secret",
         uptime_s=lambda: clock.now_ms / 1_000,
     )  # fmt: skip
-    made.assign(SHARDS)
+    made.ownership.assign(SHARDS)
     return made
 
 

@@ -256,7 +256,7 @@ def test_a_stranger_starts_no_live_mode_and_listens_to_nothing(log: EventLog) ->
     refused = Refused(Refusal.NOT_CONNECTED)
     assert run(owner, unclaimed(ME, StartLive("edge-0", "phone"))) == [refused]
     assert run(owner, unclaimed(ME, Listen("edge-0"))) == [refused]
-    assert not owner.sessions
+    assert not owner.registry.sessions
 
 
 def test_a_host_that_starts_anew_offers_everything_again_with_id_and_place(log: EventLog) -> None:
@@ -299,7 +299,7 @@ def test_a_failed_append_ends_no_lease_and_moves_no_session(log: EventLog, fault
         failed, _ = run(owner, unclaimed(ME, command), submission(ME, QueryQueue()))
         # The second claims anew: what it finds in the way may be another owner.
         assert failed in [UNAVAILABLE, NOT_OWNER]
-    assert owner.sessions.live_of(ME).session == "phone"
+    assert owner.registry.sessions.live_of(ME).session == "phone"
     assert available(owner) == 0
 
 

@@ -74,7 +74,7 @@ def test_what_a_request_fetched_beside_the_live_mode_goes_to_it_once_it_is_free(
     assert take(owner, live) == [[one]], "and not what was never fetched"
     assert available(owner) == 1
     run(owner, unclaimed(ME, RemoveMessages([one, three], "acknowledged")))
-    assert owner.sessions.live_of(ME).leased == set()
+    assert owner.registry.sessions.live_of(ME).leased == set()
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
@@ -89,11 +89,11 @@ def test_what_is_fetched_beside_the_live_mode_goes_to_it_although_it_is_too_much
     live = delivery("phone", live=True, after_version=begun.version)
     assert take(owner, live) == [[]]
     assert take(owner, delivery("request", limit=3, lease_ms=HELD_MS)) == [ids[:3]]
-    assert owner.sessions.live_of(ME).leased == set()
+    assert owner.registry.sessions.live_of(ME).leased == set()
     if is_moved:
-        taken = owner.sessions.take(ME)
+        taken = owner.registry.sessions.take(ME)
         assert taken is not None
-        owner.sessions.put(ME, taken)
+        owner.registry.sessions.put(ME, taken)
     clock.now_ms += HELD_MS
     assert owner.due_pushes() == [("edge-0", WAITING)]
     run(owner, unclaimed(ME, RemoveMessages(ids[:1], "acknowledged")))

@@ -70,7 +70,7 @@ def test_no_snapshot_of_nonces_that_were_lost_hides_those_of_the_next_owner(
     run(owner, submission(ME, registration(ME)))
     run(owner, submission(ME, SaveContract(contract(FRIEND, ME))))
     kept = log.position()
-    partition = owner.partition(shard_of(FRIEND, SHARDS))
+    partition = owner.ownership.owned.get(shard_of(FRIEND, SHARDS))
     assert partition is not None
     for _ in range(3):
         partition._seals_to_read = 1_000_000  # so that a snapshot is due

@@ -332,10 +332,10 @@ def test_a_claim_that_fails_is_tried_again_by_the_next_command(faulty: FaultyLog
     faulty.plan(StoredButFailed(), ConflictNext())
     for _ in range(2):
         with pytest.raises(LogError):
-            owner.assign(["shard-0", "shard-1"])
-    assert dict(owner.holdings) == {"shard-0": "", "shard-1": ""}
+            owner.ownership.assign(["shard-0", "shard-1"])
+    assert dict(owner.ownership.holdings) == {"shard-0": "", "shard-1": ""}
     assert run(owner, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
-    assert owner.holdings[shard_of(ME, SHARDS)]
+    assert owner.ownership.holdings[shard_of(ME, SHARDS)]
 
 
 def test_a_failed_first_command_leaves_no_identity_behind(faulty: FaultyLog) -> None:
@@ -399,7 +399,7 @@ class _Unreachable(FaultyLog):
 def test_a_failure_pushes_nothing_and_the_sessions_stay(faulty: FaultyLog) -> None:
     prepared(faulty)
     owner = host(faulty, name="host-1")
-    owner.sessions.open(ME, "edge-0")
+    owner.registry.sessions.open(ME, "edge-0")
     faulty.plan(FailNext())
     assert pushed(owner, submission(ME, MESSAGE, sender=FRIEND)) == []
     assert len(pushed(owner, submission(ME, MESSAGE, sender=FRIEND))) == 1

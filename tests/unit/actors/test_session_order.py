@@ -96,4 +96,4 @@ async def test_an_end_that_still_waits_at_the_host_does_not_end_the_next_session
     replies = [reply for answered in answers for reply in result(answered).replies]
     running.writer.stop()
     assert len(replies) == len(GONE) + 2
-    assert owner.sessions.knows(ME)
+    assert owner.registry.sessions.knows(ME)

@@ -153,7 +153,7 @@ def test_a_shard_moves_although_the_log_cannot_tell_what_was_stored(
     faulty.is_away = False
     other = host(faulty, clock=clock, name="other", shards=[])
     other.moves.adopt(SHARDS, handover)
-    assert set(other.sessions.edges_of(ME)) == {EDGE}
+    assert set(other.registry.sessions.edges_of(ME)) == {EDGE}
 
 
 def test_the_next_command_shows_at_once_whether_a_message_was_stored(
