@@ -24,7 +24,7 @@ from actors.archive.seam_writer import NewState, SeamWriter, SigningKey
 from actors.archive.unneeded_rows import fold_rest
 from actors.core.identity import FOLD, Identity
 from actors.host.clock import Clock, system_clock
-from actors.host.state_cache import snapshot_of
+from actors.host.stored_states import snapshot_of
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog, LogReader, Snapshot
 from eventstore.log.events import SEAL_TOPIC

@@ -34,7 +34,7 @@ from actors.archive.same_rows import Section
 from actors.archive.seam_writer import NewState
 from actors.core.identity import Identity
 from actors.host.owned_partition import is_too_old
-from actors.host.state_cache import snapshot_of, state_at
+from actors.host.stored_states import snapshot_of, state_at
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import LogReader, LogRow

@@ -16,7 +16,7 @@ from actors.core.evolve import to_snapshot
 from actors.core.identity import Identity
 from actors.core.nonces import BUCKET_MS
 from actors.host.host import Host
-from actors.host.state_cache import read_identity
+from actors.host.stored_states import read_identity
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogReader
 from eventstore.log.streams import identity_stream

@@ -10,7 +10,8 @@ from actors.host.clock import Clock, NewId
 from actors.host.log_outage import LogOutage
 from actors.host.ownership import Ownership
 from actors.host.session_registry import Handover, SessionRegistry
-from actors.host.state_cache import StateCache, read_identity
+from actors.host.state_cache import StateCache
+from actors.host.stored_states import read_identity
 from actors.host.unknown_outcomes import UnknownOutcomes
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream

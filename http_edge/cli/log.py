@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from actors.archive.archive_check import check_archive
-from actors.host.state_cache import wrong_snapshots
+from actors.host.stored_states import wrong_snapshots
 from eventstore.log import verify as verification
 from eventstore.log.errors import (
     CorruptRow,

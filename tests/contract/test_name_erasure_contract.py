@@ -40,7 +40,7 @@ from actors.core.replies import (
     MessagesPage,
     PushDeviceFound,
 )
-from actors.host.state_cache import read_identity, wrong_snapshots
+from actors.host.stored_states import read_identity, wrong_snapshots
 from eventstore.log import name_erasure, seal
 from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog, PageBounds, SavedEventsFilter, Snapshot

@@ -17,7 +17,7 @@ from actors.core.commands import (
 )
 from actors.core.identity import Identity
 from actors.core.replies import AccountFound, KeyClaim, KeyOwner
-from actors.host.state_cache import read_identity, wrong_snapshots
+from actors.host.stored_states import read_identity, wrong_snapshots
 from eventstore.log import name_erasure
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC, KeylistUpdated, topics_of

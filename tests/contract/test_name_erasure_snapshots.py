@@ -18,7 +18,7 @@ from actors.core.commands import (
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.replies import EnvelopeQueued, KeyClaim
 from actors.host.host import Host
-from actors.host.state_cache import wrong_snapshots
+from actors.host.stored_states import wrong_snapshots
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream

@@ -16,7 +16,7 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, Refused
-from actors.host.state_cache import wrong_snapshots
+from actors.host.stored_states import wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog

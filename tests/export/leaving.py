@@ -14,7 +14,7 @@ from actors.archive.departure import Archived, let_rows_leave
 from actors.archive.unneeded_rows import ReadRows, not_needed
 from actors.core.evolve import to_snapshot
 from actors.host.owned_partition import load
-from actors.host.state_cache import read_identity, wrong_snapshots
+from actors.host.stored_states import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Finding

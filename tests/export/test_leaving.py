@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD
-from actors.host.state_cache import read_identity, state_at, wrong_snapshots
+from actors.host.stored_states import read_identity, state_at, wrong_snapshots
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow, RowsStay, SeamRefused
 from eventstore.log.event_log import Departure, EventLog, Snapshot

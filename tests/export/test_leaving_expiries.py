@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from actors.archive.archive_check import check_archive
-from actors.host.state_cache import read_identity
+from actors.host.stored_states import read_identity
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import MessageExpirySet

@@ -28,7 +28,7 @@ from actors.core.commands import (
     UpdateEventTags,
 )
 from actors.core.replies import MessagesPage
-from actors.host.state_cache import wrong_snapshots
+from actors.host.stored_states import wrong_snapshots
 from eventstore.log.errors import LogFull, NotComparable, ReadModelsMissing
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.session import Store

@@ -29,7 +29,8 @@ from actors.core.submissions import Submission
 from actors.host import transaction
 from actors.host.host import Host
 from actors.host.owned_partition import OwnedPartition
-from actors.host.state_cache import CachedIdentity, StateCache, read_identity
+from actors.host.state_cache import CachedIdentity, StateCache
+from actors.host.stored_states import read_identity
 from actors.host.transaction import Outcome, Transaction
 from eventstore.log import seal
 from eventstore.log.errors import AppendConflict

@@ -44,7 +44,7 @@ from actors.core.replies import (
 )
 from actors.core.submissions import Submission
 from actors.host.host import Host
-from actors.host.state_cache import read_identity
+from actors.host.stored_states import read_identity
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import DedicatedIdentity

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD
-from actors.host.state_cache import read_identity
+from actors.host.stored_states import read_identity
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.opening import NotExported
