@@ -39,12 +39,7 @@ from actors.core.replies import (
     KeysKnown,
     PushDeviceFound,
 )
-from eventstore.log.events import (
-    InvitationUsed,
-    KeyClaimed,
-    KeyReleased,
-    PushDeviceSet,
-)
+from eventstore.log.events import InvitationUsed, KeyClaimed, KeyReleased, PushDeviceSet
 from eventstore.log.streams import ERASED
 
 _NO_DEVICE: Final = PushDevice("", "", "")

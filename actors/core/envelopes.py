@@ -30,19 +30,9 @@ from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import is_full, removal, removals
 from actors.core.refusals import Refusal
-from actors.core.replies import (
-    Delivery,
-    Done,
-    EnvelopesWaiting,
-    Purged,
-    QueuePolicy,
-    QueueState,
-)
+from actors.core.replies import Delivery, Done, EnvelopesWaiting, Purged, QueuePolicy, QueueState
 from actors.core.sessions import FROM_THE_FIRST
-from eventstore.log.events import (
-    MessagesDelivered,
-    QueuePolicySet,
-)
+from eventstore.log.events import MessagesDelivered, QueuePolicySet
 
 PURGED = "purged"
 _Waiting: TypeAlias = tuple[str, QueuedMessage]

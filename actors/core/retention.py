@@ -26,12 +26,7 @@ from actors.core.limits import IdentityLimits
 from actors.core.message_queue import EXPIRED, due_messages, lapsed_messages, removal
 from actors.core.replies import Erased, Expired
 from eventstore.log.event_log import Due
-from eventstore.log.events import (
-    ContractExpired,
-    Event,
-    PublicEventsExpired,
-    Seconds,
-)
+from eventstore.log.events import ContractExpired, Event, PublicEventsExpired, Seconds
 
 UNREGISTERED: Final = "unregistered"
 CONTRACTS_MAX: Final = 64

@@ -11,12 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from actors.host.host_client import (
-    HostClient,
-    HostConnectionLost,
-    QuestionFailed,
-    connect_to_host,
-)
+from actors.host.host_client import HostClient, HostConnectionLost, QuestionFailed, connect_to_host
 from actors.host.host_connection import TakePushes
 from actors.host.host_finder import HostFinder
 from actors.host.port import (

@@ -48,12 +48,7 @@ from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnavailable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import LogReader, StoredRecord
-from eventstore.log.events import (
-    AnyContractRequested,
-    AnyMessageQueued,
-    ContractStored,
-    Event,
-)
+from eventstore.log.events import AnyContractRequested, AnyMessageQueued, ContractStored, Event
 
 _LOG = logging.getLogger(__name__)
 _E = TypeVar("_E", bound=Event)

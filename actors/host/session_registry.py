@@ -27,15 +27,7 @@ from actors.core.commands import (
 from actors.core.decision import Leasing
 from actors.core.leases import HELD_BACK, Lease, Leases
 from actors.core.message_queue import EXPIRED, LOST
-from actors.core.replies import (
-    EnvelopeDelivered,
-    Expired,
-    Notice,
-    Push,
-    QueueState,
-    Refused,
-    Reply,
-)
+from actors.core.replies import EnvelopeDelivered, Expired, Notice, Push, QueueState, Refused, Reply
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
 from actors.core.submissions import Submission
 from actors.host.measures import HostStats

@@ -23,12 +23,7 @@ import msgspec
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import ignored
-from actors.host.host_client import (
-    HostClient,
-    HostConnectionLost,
-    QuestionFailed,
-    connect_to_host,
-)
+from actors.host.host_client import HostClient, HostConnectionLost, QuestionFailed, connect_to_host
 from actors.host.host_connection import Answered, HostServer
 from actors.host.host_term import HostTerm
 from actors.host.tasks import Tasks
