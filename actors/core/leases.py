@@ -21,8 +21,8 @@ HELD_BACK: Final = "held back"
 LEASE_MS_MAX: Final = 3_600_000
 """No setting allows a longer lease."""
 
-PLACES_MAX: Final = 49_152
-"""Places for the leases of one host, of up to 320 bytes each: a lease takes one, and an identity
+SLOTS_MAX: Final = 49_152
+"""Slots for the leases of one host, of up to 320 bytes each: a lease takes one, and an identity
 that has any takes three, and more if its DID is long."""
 
 
@@ -49,9 +49,9 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, Lease]] = {}
-        self._places = 0
+        self._slots = 0
         self._delayed = 0
-        """Places of the leases of delayed messages, if each had an identity of its own."""
+        """Slots of the leases of delayed messages, if each had an identity of its own."""
         self._looks: dict[str, int] = {}
         """When to look for ended leases of an identity that has any: no later than its first end
         (Unix ms)."""
@@ -72,7 +72,7 @@ class Leases:
         held = self._held.pop(did, None)
         if held is None:
             return _NONE
-        self._places -= len(held) + _places_of(did)
+        self._slots -= len(held) + _slots_of(did)
         self._delayed -= _delayed(did, held.values())
         return held
 
@@ -91,21 +91,21 @@ class Leases:
         """Lease messages, replacing the leases that they already have.
 
         Return False, and change nothing, if this delays messages and delays have half of the
-        places: they never end early, and no acknowledgement ends them.
+        slots: they never end early, and no acknowledgement ends them.
         """
         granted = dict.fromkeys(message_ids, lease)
         delayed = _delayed(did, granted.values()) if lease.session == HELD_BACK else 0
-        if delayed and self._delayed + delayed > PLACES_MAX // 2:
+        if delayed and self._delayed + delayed > SLOTS_MAX // 2:
             return False
         self.end(did, granted)
         if did not in self._held:
-            self._places += _places_of(did)
+            self._slots += _slots_of(did)
         self._held.setdefault(did, {}).update(granted)
-        self._places += len(granted)
+        self._slots += len(granted)
         self._delayed += delayed
         if lease.until_ms < self._looks.get(did, lease.until_ms + 1):
             self._look_at(did, lease.until_ms)
-        if self._places > PLACES_MAX:
+        if self._slots > SLOTS_MAX:
             self._make_room()
         return True
 
@@ -122,7 +122,7 @@ class Leases:
         held = self._held.get(did)
         if held is not None:
             ended = [held.pop(i) for i in message_ids if i in held]
-            self._places -= len(ended)
+            self._slots -= len(ended)
             if self._delayed:
                 self._delayed -= _delayed(did, ended)
             if not held:
@@ -163,9 +163,9 @@ class Leases:
         return expired
 
     def _make_room(self) -> None:
-        """End leases until half of the places are free, first of the identities with the most.
+        """End leases until half of the slots are free, first of the identities with the most.
 
-        Delays stay, and their places do not count: an end is all that announces these messages.
+        Delays stay, and their slots do not count: an end is all that announces these messages.
         Requests get at once what is free again. Live sessions are notified only when the first of
         these leases would have ended: those that acknowledge nothing would fill the table again at
         once. Of too many identities some are not, and wait for their next wake-up.
@@ -175,7 +175,7 @@ class Leases:
             for did, held in self._held.items()
         ]
         heapq.heapify(most)
-        while self._places > (PLACES_MAX + self._delayed) // 2:
+        while self._slots > (SLOTS_MAX + self._delayed) // 2:
             count, ends_ms, did = heapq.heappop(most)
             leases = self._held[did].items()
             ends = {i: lease.until_ms for i, lease in leases if lease.session != HELD_BACK}
@@ -200,11 +200,11 @@ class Leases:
         heapq.heapify(self._due)
 
 
-def _places_of(did: str) -> int:
-    """The places that an identity takes besides those of its leases."""
+def _slots_of(did: str) -> int:
+    """The slots that an identity takes besides those of its leases."""
     return 3 + len(did) // 128
 
 
 def _delayed(did: str, leases: Iterable[Lease]) -> int:
-    """The places of those among an identity's leases that delay messages, if it had no others."""
-    return (1 + _places_of(did)) * sum(lease.session == HELD_BACK for lease in leases)
+    """The slots of those among an identity's leases that delay messages, if it had no others."""
+    return (1 + _slots_of(did)) * sum(lease.session == HELD_BACK for lease in leases)

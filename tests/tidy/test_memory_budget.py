@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from actors.core.decision import Leasing
-from actors.core.leases import PLACES_MAX, Lease
+from actors.core.leases import SLOTS_MAX, Lease
 from actors.core.nonces import SENDERS_MAX
 from actors.core.sessions import REMEMBERED_MAX, LiveMode, Sessions
 from actors.host.clock import new_id
@@ -65,7 +65,7 @@ COUNTED_SENDER_BYTES: Final = 300
 """Of a sender for whom nonces are counted, ``SENDERS_MAX`` in each shard that is crowded."""
 REMEMBERED_BYTES: Final = 330
 """Of a message that a live mode remembers: its id, and its part of a set that is nearly sparse."""
-LEASE_PLACE_BYTES: Final = 320
+LEASE_SLOT_BYTES: Final = 320
 """Of a lease of its own session, with its part of a table that is nearly sparse; three such places
 are for what its identity takes, and each DID of 128 characters takes one more."""
 WORK_BYTES: Final = 10 * KIB
@@ -152,7 +152,7 @@ def of_host(settings: Settings) -> list[Row]:
     transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
     remembered = REMEMBERED_MAX * REMEMBERED_BYTES
-    leases = PLACES_MAX * LEASE_PLACE_BYTES
+    leases = SLOTS_MAX * LEASE_SLOT_BYTES
     readers = THREADS["read"] + THREADS[HISTORY]
     return [
         ("host: itself", "", 0, 160 * MIB),
@@ -326,11 +326,11 @@ def test_what_live_modes_remember_is_within_its_bytes(of_each: int) -> None:
 @pytest.mark.parametrize(
     ("identities", "of_each", "kept", "did_chars"),
     [
-        (2 * PLACES_MAX, 1, 0, 56),
-        (PLACES_MAX // 2, 1, 1, 56),
-        (PLACES_MAX // 12, 1, 1, DID_CHARS_MAX),
-        (PLACES_MAX // 66, 100, 100, 56),
-        (PLACES_MAX // 210, 1_000, 200, 56),
+        (2 * SLOTS_MAX, 1, 0, 56),
+        (SLOTS_MAX // 2, 1, 1, 56),
+        (SLOTS_MAX // 12, 1, 1, DID_CHARS_MAX),
+        (SLOTS_MAX // 66, 100, 100, 56),
+        (SLOTS_MAX // 210, 1_000, 200, 56),
     ],
 )
 def test_what_a_host_keeps_of_leases_is_within_its_bytes(
@@ -353,7 +353,7 @@ def test_what_a_host_keeps_of_leases_is_within_its_bytes(
         _, held_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held_bytes <= PLACES_MAX * LEASE_PLACE_BYTES
+    assert held_bytes <= SLOTS_MAX * LEASE_SLOT_BYTES
 
 
 def size(text: str) -> int:

@@ -24,7 +24,7 @@ HELD_MS = 60_000
 def test_a_full_table_takes_from_the_identities_with_the_most_and_leaves_others_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 50)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 50)
     leases = Leases()
     leases.grant(ME, ["a", "b"], Lease("phone", 10))
     for other in OTHERS[:2]:
@@ -46,7 +46,7 @@ def test_a_full_table_takes_from_the_identities_with_the_most_and_leaves_others_
 def test_however_many_identities_have_leases_those_of_the_last_ones_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 20)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 20)
     leases = Leases()
     for ends_ms, other in enumerate(OTHERS):
         leases.grant(other, ["a"], Lease("phone", ends_ms))
@@ -58,7 +58,7 @@ def test_however_many_identities_have_leases_those_of_the_last_ones_fit(
 def test_a_lease_that_ended_early_lets_others_have_its_message_and_its_session_remove_it(
     log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 16)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 16)
     owner = host(log, clock=clock)
     ids, other = queue(owner, *[b"%d" % n for n in range(10)]), queue(owner, b"x", did=OTHERS[0])
     run(owner, unclaimed(ME, Listen("edge-0")))
@@ -77,7 +77,7 @@ def test_a_live_session_is_notified_of_what_ended_early_when_it_would_have_ended
     log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
     """Whatever it acknowledges until then, in the order in which it got them."""
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 12)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 12)
     owner = host(log, clock=clock)
     ids = queue(owner, *[b"%d" % n for n in range(6)])
     queue(owner, b"x", did=OTHERS[0])
@@ -107,8 +107,8 @@ def delay(owner: Host, *dids: str) -> None:
 
 
 def fill(owner: Host) -> None:
-    """Let so many other agents fetch and not acknowledge that there are too few places."""
-    for number in range(leases_of_host.PLACES_MAX // 4):
+    """Let so many other agents fetch and not acknowledge that there are too few slots."""
+    for number in range(leases_of_host.SLOTS_MAX // 4):
         did = f"did:x:fills-{number}"
         queue(owner, b"1", did=did)
         run(owner, unclaimed(did, delivery("laptop", lease_ms=10 * HELD_MS)))
@@ -118,7 +118,7 @@ def fill(owner: Host) -> None:
 def test_leases_that_end_early_leave_delayed_messages_their_delay_and_its_notice(
     log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch, dids: list[str]
 ) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 80)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 80)
     owner = host(log, clock=clock)
     delay(owner, *dids)
     fill(owner)
@@ -131,10 +131,10 @@ def test_leases_that_end_early_leave_delayed_messages_their_delay_and_its_notice
     assert len(take(owner, delivery("phone"))[0]) == dids.count(ME)
 
 
-def test_a_delayed_message_beyond_half_of_the_places_is_offered_at_once(
+def test_a_delayed_message_beyond_half_of_the_slots_is_offered_at_once(
     log: EventLog, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 16)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 16)
     owner = host(log, clock=clock)
     delay(owner, *OTHERS[:2])
     assert owner.due_pushes() == []
@@ -151,7 +151,7 @@ def test_delays_that_come_with_a_shard_and_find_no_room_end_and_are_notified_of(
     former = host(log, name="former", clock=clock)
     new = host(log, name="new", shards=[], clock=clock)
     delay(former, *OTHERS, ME)
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 40)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 40)
     new.moves.adopt(ALL, former.moves.release(ALL))
     assert new.snapshot_stats().leases == 5
     assert len(new.due_pushes()) == 5
@@ -160,7 +160,7 @@ def test_delays_that_come_with_a_shard_and_find_no_room_end_and_are_notified_of(
 
 
 def test_what_delays_take_is_free_again_however_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases_of_host, "PLACES_MAX", 16)
+    monkeypatch.setattr(leases_of_host, "SLOTS_MAX", 16)
     leases, delayed = Leases(), Lease(HELD_BACK, 10)
     ends: list[Callable[[], object]] = [
         lambda: leases.end(ME, ["a", "a", "b"]),
