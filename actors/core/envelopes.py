@@ -89,7 +89,7 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
         context.live.session and _held_live(state, context) >= limits.live_in_flight_max
     )
     notice = EnvelopesWaiting() if was_full else None
-    return Accepted(_state_without(state, frozenset(waiting), context), [removed], notice)
+    return Accepted(queue_state(state, context, gone=frozenset(waiting)), [removed], notice)
 
 
 def purge(state: Identity, _command: PurgeQueue, context: DecisionContext) -> Accepted:
@@ -143,32 +143,37 @@ def queue_state(
     *,
     live: bool | None = None,
     own: QueuePolicy | None = None,
+    gone: frozenset[str] = frozenset(),
 ) -> QueueState:
-    """The state of the queue of envelopes, or of one key's part of it."""
+    """The state of the queue of envelopes, or of one key's part of it.
+
+    ``gone``: envelopes that a removal now takes from the whole queue.
+    """
     depth = _depth(state, recipient_key)
+    count = depth.messages - len(gone)
     # Most queues hold envelopes for one key only, so the first message at either end matches.
-    waiting = partial(_of_key, state, recipient_key=recipient_key)
-    oldest = next(waiting(state.envelopes), None) if depth.messages else None
-    newest = next(waiting(reversed(state.envelopes)), None) if depth.messages else None
+    waiting = partial(_of_key, state, recipient_key=recipient_key, gone=gone)
+    oldest = next(waiting(state.envelopes), None) if count else None
+    newest = next(waiting(reversed(state.envelopes)), None) if count else None
     leased = [
         lease.session
         for i, lease in context.leases.items()
-        if _is_envelope(state, i) and recipient_key in (None, state.messages[i].recipient_key)
+        if _is_envelope(state, i)
+        and i not in gone
+        and recipient_key in (None, state.messages[i].recipient_key)
     ]
-    count, size_bytes = depth.messages, depth.bytes
-    available = count - len(leased)
     return QueueState(
         messages=count,
-        bytes=size_bytes,
-        available=available,
+        bytes=depth.bytes - sum(state.messages[i].size_bytes for i in gone),
+        available=count - len(leased),
         oldest_ms=0 if oldest is None else oldest.at_ms,
         newest_ms=0 if newest is None else newest.at_ms,
         last_added_ms=state.last_added_ms,
         last_delivered_ms=state.last_delivered_ms,
-        last_removed_ms=state.last_removed_ms,
+        last_removed_ms=context.now_ms if gone else state.last_removed_ms,
         policy=_in_force(own or state.policy or _NO_POLICY, context.limits),
         live=bool(context.live.session) if live is None else live,
-        version=state.version,
+        version=state.version + (1 if gone else 0),
         held_back=leased.count(HELD_BACK),
     )
 
@@ -319,9 +324,10 @@ def _others(state: Identity, recipient_key: str | None) -> int:
 
 
 def _of_key(
-    state: Identity, ids: Iterable[str], *, recipient_key: str | None
+    state: Identity, ids: Iterable[str], *, recipient_key: str | None, gone: frozenset[str]
 ) -> Iterator[QueuedMessage]:
-    """The messages with these ids, or those for one key."""
+    """The messages with these ids that are not gone, or those for one key."""
+    ids = (i for i in ids if i not in gone) if gone else ids
     messages = map(state.messages.__getitem__, ids)
     return (m for m in messages if recipient_key in (None, m.recipient_key))
 
@@ -332,25 +338,6 @@ def _envelopes(state: Identity) -> Iterator[_Waiting]:
 
 def _is_envelope(state: Identity, message_id: str) -> bool:
     return message_id in state.envelopes
-
-
-def _state_without(state: Identity, gone: frozenset[str], context: DecisionContext) -> QueueState:
-    """The queue's state without these messages."""
-    standing = queue_state(state, context)
-    oldest = next((i for i in state.envelopes if i not in gone), None)
-    newest = next((i for i in reversed(state.envelopes) if i not in gone), None)
-    unleased = sum(message_id not in context.leases for message_id in gone)
-    return msgspec.structs.replace(
-        standing,
-        messages=standing.messages - len(gone),
-        bytes=standing.bytes - sum(state.messages[i].size_bytes for i in gone),
-        available=standing.available - unleased,
-        oldest_ms=0 if oldest is None else state.messages[oldest].at_ms,
-        newest_ms=0 if newest is None else state.messages[newest].at_ms,
-        last_removed_ms=context.now_ms,
-        version=standing.version + 1,
-        held_back=standing.held_back - sum(is_held_back(i, context) for i in gone),
-    )
 
 
 def is_held_back(message_id: str, context: DecisionContext) -> bool:
