@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from actors.core.commands import QuerySavedEvents
-from actors.core.cost import source_key
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
@@ -45,28 +44,22 @@ class Charges:
         wait_s = self._rate.take(submission.source, now_ms / 1000, submission.charge)
         return None if wait_s is None else Refused(Refusal.RATE_LIMITED, wait_s)
 
-    def add_page(self, submission: Submission, units: float, now_ms: int) -> None:
-        """Charge a sender for the page in its answer and for the search for it.
+    def add_page(self, source: bytes, units: float, now_ms: int) -> None:
+        """Charge a sender for a page in its answer and for the search for it.
 
-        Their cost (``actors.core.cost.page_cost``) is known only now.
+        Their cost (``page_cost`` and ``history_cost`` in ``actors.core.cost``) is known only now.
         """
-        if submission.charge and units:
-            self._rate.charge(submission.source, now_ms / 1000, units)
+        self._rate.charge(source, now_ms / 1000, units)
 
-    def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:
-        """Charge an identity for a page of its events that was read outside of a transaction."""
-        self._rate.charge(source_key(owner), now_ms / 1000, units)
+    def pause(self, source: bytes, units: float, now_ms: int) -> None:
+        """Let a sender query no history until it would have paid what it cannot owe.
 
-    def pause(self, owner: str, units: float, now_ms: int) -> None:
-        """Let an identity query no history until it would have paid what it cannot owe.
-
-        Its other commands wait for no more than a bucket: an identity may owe no more of those.
+        Its other commands wait for no more than a bucket: a sender may owe no more of those.
         """
         if units > self._owed_max > 0:
-            now_s, key = now_ms / 1000, source_key(owner)
-            left_s = self.pause_s(key, now_ms) + (units - self._owed_max) / self._per_s
-            pauses = {k: ends for k, ends in self._pauses.items() if self.pause_s(k, now_ms)}
-            self._pauses = {**pauses, key: now_s + min(left_s, _PAUSE_S_MAX)}
+            left_s = self.pause_s(source, now_ms) + (units - self._owed_max) / self._per_s
+            pauses = {one: ends for one, ends in self._pauses.items() if self.pause_s(one, now_ms)}
+            self._pauses = {**pauses, source: now_ms / 1000 + min(left_s, _PAUSE_S_MAX)}
 
     def pause_s(self, source: bytes, now_ms: int) -> float:
         """The seconds for which a sender has to query no history; any thread may call this."""

@@ -164,7 +164,8 @@ class Host:
         damaged: list[CachedIdentity] = []
         ran = zip(items, outcomes, replies, strict=True)
         for number, ((_, submission), outcome, reply) in enumerate(ran):
-            self.charges.add_page(submission, outcome.units, now_ms)
+            if submission.charge and outcome.units:
+                self.charges.add_page(submission.source, outcome.units, now_ms)
             is_damaged = outcome.cached is not None and bool(outcome.cached.damaged)
             if outcome.leasing is not None and isinstance(reply, Refused):
                 self.registry.unlease(submission.target_did, outcome.leasing.message_ids)

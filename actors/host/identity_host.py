@@ -375,7 +375,7 @@ class IdentityHost:
 
         Read on the caller's thread, so as to delay no command.
         """
-        stream = identity_stream(read.owner_did)
+        stream, source = identity_stream(read.owner_did), source_key(read.owner_did)
         bounds = PageBounds(read.page.offset, read.page.size, read.page.bytes_max)
         page: SavedEventsPage | PublicEventsPage | MessagesPage
         missing, damaged = set[int](), set[int]()
@@ -385,7 +385,7 @@ class IdentityHost:
                 page = read_messages(self._log, stream, read.where, missing, damaged)
             elif isinstance(read.where, PublicEventsFilter):
                 page = self._log.query_public_events(stream, read.where, bounds)
-            elif self._host.charges.pause_s(source_key(read.owner_did), self._clock()):
+            elif self._host.charges.pause_s(source, self._clock()):
                 return memoryview(b"")  # it had waited here for the query that costs the pause
             else:
                 page = self._log.query_saved_events(stream, read.where, bounds)
@@ -404,16 +404,16 @@ class IdentityHost:
         finally:
             if isinstance(read.where, SavedEventsFilter):
                 elapsed_s = self._monotonic() - began_s
-                self._charge(read.owner_did, max(units, time_cost(elapsed_s)))
+                self._charge(source, max(units, time_cost(elapsed_s)))
             if missing or damaged:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing, damaged))
 
-    def _charge(self, owner: str, units: float) -> None:
+    def _charge(self, source: bytes, units: float) -> None:
         """Charge for a history before its answer leaves, so that the owner's next command pays."""
-        self._host.charges.pause(owner, units, self._clock())
+        self._host.charges.pause(source, units, self._clock())
         if units > _CHARGED_MIN:
             charges, now_ms = self._host.charges, self._host.now_ms
-            self._writer.call(lambda: charges.add_page_beside(owner, units, now_ms()))
+            self._writer.call(lambda: charges.add_page(source, units, now_ms()))
 
     def _on_writer(self, run: Callable[[], _T]) -> _T:
         return self._begun_on_writer(run).result()

@@ -148,7 +148,7 @@ def test_what_was_looked_through_for_a_page_is_charged_behind_it() -> None:
     query = Submission("p", "did:x:me", b"key", source=b"me", charge=1.0)
     for looked_at in (0, 10_000):
         assert charges.refusal(query, 0) is None
-        charges.add_page(query, page_cost(0, 0, looked_at), 0)
+        charges.add_page(query.source, page_cost(0, 0, looked_at), 0)
     refused = charges.refusal(query, 0)
     assert refused is not None
     assert refused.code is Refusal.RATE_LIMITED

@@ -43,8 +43,8 @@ def test_what_a_history_costs_beyond_what_may_be_owed_is_paid_by_a_pause() -> No
     charges = Charges(LIMITS)
     units = history_cost(0, 1_000_000, len(TAGS))
     assert units == 16_000
-    charges.add_page_beside(DID, units, 0)
-    charges.pause(DID, units, 0)
+    charges.add_page(source_key(DID), units, 0)
+    charges.pause(source_key(DID), units, 0)
     assert wait_s(charges, QUERY, 0) == (units - 1_000) / 200 == 75
     assert 5 < wait_s(charges, CheckRegistered(), 0) < 6 > wait_s(charges, CheckRegistered(), 5) > 0
     assert wait_s(charges, CheckRegistered(), 6) == 0
@@ -54,22 +54,22 @@ def test_what_a_history_costs_beyond_what_may_be_owed_is_paid_by_a_pause() -> No
 
 def test_histories_that_cost_no_more_than_may_be_owed_are_paid_for_without_a_pause() -> None:
     charges = Charges(LIMITS)
-    charges.pause(DID, 1_000, 0)
+    charges.pause(source_key(DID), 1_000, 0)
     assert wait_s(charges, QUERY, 0) == 0
     unlimited = Charges(HostLimits(per_sender_per_s=0))
-    unlimited.pause(DID, 80_000, 0)
+    unlimited.pause(source_key(DID), 80_000, 0)
     assert wait_s(unlimited, QUERY, 0) == 0
 
 
 def test_pauses_add_up_to_ten_minutes_and_end_if_the_clock_is_set_back() -> None:
     charges = Charges(LIMITS)
     for _ in range(2):
-        charges.pause(DID, 41_000, 1_000_000)
+        charges.pause(source_key(DID), 41_000, 1_000_000)
     assert wait_s(charges, QUERY, 1_000) == 400
-    charges.pause(DID, 81_000, 1_000_000)
+    charges.pause(source_key(DID), 81_000, 1_000_000)
     assert wait_s(charges, QUERY, 1_000) == 600
     assert wait_s(charges, QUERY, 999) == 0
-    charges.pause("did:x:other", 41_000, 900_000)
+    charges.pause(source_key("did:x:other"), 41_000, 900_000)
     assert len(charges._pauses) == 1
 
 
