@@ -101,48 +101,19 @@ class Forwarding:
         command: bytes,
         dids: Mapping[str, Sequence[str]] = _NO_DIDS,
     ) -> list[EnvelopeQueued | Refusal]:
-        """Queue envelopes for the owners of these names, once for each owner.
+        """Queue envelopes for the owners of these names, all at once; return a reply for each name.
 
-        Return one reply for each owner, and one for each name without a known owner.
+        An owner of several of them stores the envelopes once: by ``command`` it knows a repetition.
         """
-        # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
-        # changed hands, its new owner would get nothing.
-        found = await asyncio.gather(*[self._find_key(name, command, dids) for name in names])
-        names_of: dict[str, list[str]] = {}
-        for name, owner in found:
-            if isinstance(owner, KeyOwner):
-                names_of.setdefault(owner.owner_did, []).append(name)
-        queued = await asyncio.gather(
-            *[self._queue_once(did, own, envelopes, command) for did, own in names_of.items()]
+        return await asyncio.gather(
+            *[self.forward(name, envelopes, command, dids) for name in names]
         )
-        return [*queued, *(owner for _, owner in found if isinstance(owner, Refusal))]
-
-    async def _find_key(
-        self, name: str, command: bytes, dids: Mapping[str, Sequence[str]]
-    ) -> tuple[str, KeyOwner | Refusal]:
-        """Find the owner of a name or of another; return it with the name that it registered."""
-        for each in (name, *_others(name, dids)):
-            owner = await self._find(each, command)
-            if owner is not Refusal.KEY_UNKNOWN:
-                return each, owner
-        return name, Refusal.KEY_UNKNOWN
 
     async def _find(self, name: str, command: bytes) -> KeyOwner | Refusal:
         """Find the owner of a name; refused for the disk no later than its queue would refuse."""
         return await self._identities.ask(
             key_target(name), FindKeyOwner(), command, KeyOwner, adds=True
         )
-
-    async def _queue_once(
-        self, did: str, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes
-    ) -> EnvelopeQueued | Refusal:
-        """Queue envelopes for one owner, under the first of the names that is in its keylist."""
-        reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
-        for name in names:
-            reply = await self.queue(did, name, envelopes, command)
-            if reply is not Refusal.KEY_UNKNOWN:
-                break
-        return reply
 
     async def queue(
         self, did: str, name: str, envelopes: QueueEnvelopes, command: bytes
