@@ -39,10 +39,8 @@ accepted, made of empty arrays alone, have half as many."""
 FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
 the canonical form; the largest honest command has one for each of its 1,000 events."""
-FEW_VALUES: Final = 256
-"""One loop checks texts with at most so many values and ``DEPTH_MAX`` arrays and objects, however
-long, in 0.1 µs for each value: envelopes are a few long strings. Others are checked level by level,
-at 0.1 µs for each value and 13 µs before the first."""
+_FEW: Final = 256
+"""Brackets of one kind that are looked for one by one, before all are counted."""
 
 _RULES: Final = frozenset(
     {
@@ -110,9 +108,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     """
     _check_containers(body, CONTAINERS_MAX)
     value = _loads(body)
-    floats = _has_floats_among_few(value)
-    if floats is None:
-        floats = _has_floats_below(value)
+    floats = _has_floats(value)
     # orjson keeps only the last of two equal keys. The length shows whether it dropped any: orjson
     # writes no token longer than it read it. It writes a string with the shortest escapes, an
     # integer with its own digits ("-0" as "0"), and no white space; dropping a member shortens the
@@ -135,7 +131,7 @@ def parse_answer(body: bytes) -> object:
     """
     _check_containers(body, ANSWER_CONTAINERS_MAX)
     value = _loads(body)
-    floats = _has_floats_below(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
+    floats = _has_floats(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
     if floats or len(orjson.dumps(value)) != len(body):
         _check_as_written(body, value)
     return value
@@ -167,9 +163,9 @@ def _brackets(text: bytes) -> int:
 
 
 def _has_many(body: bytes, character: int) -> bool:
-    """Does a character occur more than ``FEW_VALUES`` times?"""
+    """Does a character occur more than ``_FEW`` times?"""
     at = -1
-    for _ in range(FEW_VALUES + 1):
+    for _ in range(_FEW + 1):
         at = body.find(character, at + 1)
         if at < 0:
             return False
@@ -221,58 +217,30 @@ def kinds_in(value: object) -> set[type]:
     return kinds
 
 
-def _has_floats_below(
-    value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX
-) -> bool:
+def _has_floats(value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX) -> bool:
     """Does a value contain a float? Refuses deep nesting, many floats, and numbers out of range."""
     floats = 0
-    for depth, level in enumerate(_levels(value)):
-        kinds = set(map(type, level))
-        if depth >= depth_max and (list in kinds or dict in kinds):
-            raise JsonRefused("nested too deep")
-        if int in kinds:
-            numbers = [each for each in level if type(each) is int]
-            if max(numbers) > INTEGER_MAX or min(numbers) < -INTEGER_MAX:
-                raise JsonRefused("integer out of range")
-        if float in kinds:
-            found = [abs(each) for each in level if type(each) is float]
-            floats += len(found)
-            if floats > floats_max:
-                raise JsonRefused("too many parts")
-            if any(INTEGER_MAX < each < _EXPONENT_FROM for each in found):
-                raise JsonRefused("number out of range")
-    return floats > 0
-
-
-def _has_floats_among_few(value: Any) -> bool | None:
-    """``_has_floats_below`` for a value of few parts, which one loop checks in less time.
-
-    None for any other value: with more than ``DEPTH_MAX`` arrays and objects it may be too deep,
-    and with more than ``FEW_VALUES`` values a loop is no longer the cheapest.
-    """
-    floats, containers = False, 0
-    values: list[Any] = [value]
-    for each in values:
-        kind = type(each)
-        if kind is str:
-            continue
-        if kind is dict or kind is list:
-            containers += 1
-            values += each.values() if kind is dict else each
-            if containers > DEPTH_MAX or len(values) > FEW_VALUES:
-                return None
-        elif kind is int or kind is float:
-            floats = _is_float(each) or floats
-    return floats
-
-
-def _is_float(number: float) -> bool:
-    """Has a number a fraction or an exponent? Raises JsonRefused if it is out of range."""
-    if type(number) is int:
-        if not -INTEGER_MAX <= number <= INTEGER_MAX:
-            raise JsonRefused("integer out of range")
-        return False
-    # "1e16" is refused like 10000000000000000, because that is its canonical form.
-    if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
-        raise JsonRefused("number out of range")
-    return True
+    level: list[Any] = [value]
+    # Not by ``_levels``: before the first value that costs more than all of most messages here.
+    for _ in range(depth_max + 1):
+        below: list[Any] = []
+        is_last = True
+        for each in level:
+            kind = type(each)
+            if kind is int:
+                if not -INTEGER_MAX <= each <= INTEGER_MAX:
+                    raise JsonRefused("integer out of range")
+            elif kind is dict or kind is list:
+                is_last = False
+                below += each.values() if kind is dict else each
+            elif kind is float:
+                floats += 1
+                # "1e16" is refused like 10000000000000000, because that is its canonical form.
+                if INTEGER_MAX < abs(each) < _EXPONENT_FROM:
+                    raise JsonRefused("number out of range")
+        if floats > floats_max:
+            raise JsonRefused("too many parts")
+        if is_last:
+            return floats > 0
+        level = below
+    raise JsonRefused("nested too deep")

@@ -14,7 +14,6 @@ from http_edge.crypto.strict_json import (
     ANSWER_CONTAINERS_MAX,
     CONTAINERS_MAX,
     DEPTH_MAX,
-    FEW_VALUES,
     FLOATS_MAX,
     INTEGER_MAX,
     JsonRefused,
@@ -266,8 +265,8 @@ def test_an_answer_is_read_by_the_same_rules(body: bytes) -> None:
 
 
 def _padded(body: bytes) -> Sequence[bytes]:
-    """The text among others, few or many: each is another way to look."""
-    paddings = (b"0,", b"[]," * DEPTH_MAX, b"0," * FEW_VALUES)
+    """The text behind other values, few or many, containers or not."""
+    paddings = (b"0,", b"[]," * DEPTH_MAX, b"0," * 256)
     return [b"[" + each + body + b"]" for each in paddings]
 
 
