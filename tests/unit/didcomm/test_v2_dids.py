@@ -200,7 +200,7 @@ def test_a_did_peer_4_with_another_hash_says_nothing() -> None:
         assert own_document(wrong) is None
 
 
-@given(st.binary(max_size=400), st.integers(0, 5))
+@given(st.binary(max_size=1200), st.integers(0, 5))
 def test_base58_is_read_as_the_library_reads_it(content: bytes, zeros: int) -> None:
     content = bytes(zeros) + content
     assert peer_dids._from_base58(b58encode(content).decode()) == content
@@ -345,13 +345,6 @@ def test_a_document_that_is_merged_keeps_what_it_had_in_front() -> None:
     assert list(found.agreement) == ["prekey", "key-2"]
     assert found.agreement["key-2"] == X
     assert found.authentication == {"key-1": ED}
-
-
-@given(st.integers(0, 3), st.binary(max_size=1200))
-def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: bytes) -> None:
-    whole = bytes(zeros) + content
-    assert peer_dids._base58(whole) == "z" + b58encode(whole).decode("ascii")
-    assert peer_dids._from_base58(b58encode(whole).decode("ascii")) == whole
 
 
 def test_a_did_that_is_too_long_has_no_document() -> None:
