@@ -75,6 +75,8 @@ def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
 class StaticSecrets:
     """A cache of the shared secrets of static keys, the same for every message of two agents.
 
+    A secret is found by the bytes of our private and of their public key.
+
     Secrets are key material: kept in memory, in a bounded number, and never shown. Only secrets
     of correspondents that have proven themselves are kept, or strangers would push them out.
     Threads may share the cache.
@@ -86,14 +88,17 @@ class StaticSecrets:
 
     def agree(self, own: PrivateKey, theirs: PublicKey) -> bytes | None:
         """Return the raw shared secret, remembered or computed; None as for ``agree``."""
-        with self._lock:
-            known = self._secrets.get((own.secret, theirs.raw))
-        return agree(own, theirs) if known is None else known
+        return self.known(own.secret, theirs.raw) or agree(own, theirs)
 
-    def keep(self, own: PrivateKey, theirs: PublicKey, secret: bytes) -> None:
+    def known(self, own: bytes, theirs: bytes) -> bytes | None:
+        """Return a secret if it is remembered."""
+        with self._lock:
+            return self._secrets.get((own, theirs))
+
+    def keep(self, own: bytes, theirs: bytes, secret: bytes) -> None:
         """Remember a secret, after a message has proven that the correspondent has its key."""
         with self._lock:
-            self._secrets[own.secret, theirs.raw] = secret
+            self._secrets[own, theirs] = secret
 
 
 def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: bytes) -> bytes:

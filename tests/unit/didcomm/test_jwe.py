@@ -405,7 +405,7 @@ def test_static_secrets_are_bounded_and_are_never_shown() -> None:
     for peer in peers:
         shared = secrets.agree(BOB, peer.public)
         assert shared is not None
-        secrets.keep(BOB, peer.public, shared)
+        secrets.keep(BOB.secret, peer.public.raw, shared)
         assert shared.hex() not in repr(secrets)
         assert repr(shared) not in repr(secrets)
     assert len(secrets._secrets) == 2

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from threading import Lock
 from typing import Final, Literal
 
 import msgspec
 import orjson
-from cachetools import LRUCache
 from nacl.bindings import (
     crypto_aead_chacha20poly1305_ietf_decrypt,
     crypto_aead_chacha20poly1305_ietf_encrypt,
@@ -28,6 +26,7 @@ from nacl.exceptions import CryptoError
 
 from http_edge.crypto.encoding import b64decode, b64encode, b64encode_ascii
 from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.messages import Json
 
@@ -40,10 +39,8 @@ _CONTENT_KEY_BYTES: Final = 32
 _IV_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _BOX_IV_BYTES: Final = 24
-_SHARED_MAX: Final = 8192
-"""Remembered shared keys, one for each correspondent, some 300 bytes each."""
-_SHARED: Final[LRUCache[tuple[bytes, bytes], bytes]] = LRUCache(_SHARED_MAX)
-_LOCK: Final = Lock()
+_SHARED: Final = StaticSecrets()
+"""The keys of all boxes between two Curve25519 keys: the costly half of making a box."""
 
 
 class OpenedEnvelope(msgspec.Struct, frozen=True):
@@ -150,7 +147,8 @@ def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope
         sender_key, theirs = _sender(b64decode(box.sender or ""), own)
         shared = _shared(theirs, own.curve_private)
         content_key = crypto_box_open_easy_afternm(encrypted_key, b64decode(box.iv or ""), shared)
-        _keep(theirs, own.curve_private, shared)  # the sender's key was needed to make this box
+        # The sender's key was needed to make this box.
+        _SHARED.keep(own.curve_private, theirs, shared)
     else:
         sender_key = None
         content_key = crypto_box_seal_open(encrypted_key, own.curve_public, own.curve_private)
@@ -185,20 +183,11 @@ def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> 
         iv = secrets.token_bytes(_BOX_IV_BYTES)
         shared = _shared(theirs, sender.curve_private)
         box = crypto_box_easy_afternm(content_key, iv, shared)
-        _keep(theirs, sender.curve_private, shared)
+        _SHARED.keep(sender.curve_private, theirs, shared)
         header["sender"] = b64encode(crypto_box_seal(base58(sender.public).encode(), theirs))
         header["iv"] = b64encode(iv)
     return {"encrypted_key": b64encode(box), "header": header}
 
 
 def _shared(theirs: bytes, own_private: bytes) -> bytes:
-    """Return the key of all boxes between two Curve25519 keys: the costly half of making a box."""
-    with _LOCK:
-        known = _SHARED.get((theirs, own_private))
-    return crypto_box_beforenm(theirs, own_private) if known is None else known
-
-
-def _keep(theirs: bytes, own_private: bytes, shared: bytes) -> None:
-    """Remember the key with a correspondent; of unproven ones, strangers would push it out."""
-    with _LOCK:
-        _SHARED[theirs, own_private] = shared
+    return _SHARED.known(own_private, theirs) or crypto_box_beforenm(theirs, own_private)

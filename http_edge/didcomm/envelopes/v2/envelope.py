@@ -164,7 +164,7 @@ def open_sealed(
     except (InvalidUnwrap, ValueError):
         return None
     if sender is not None:  # whose key was needed to wrap this one
-        static_secrets.keep(own, sender, static)
+        static_secrets.keep(own.secret, sender.raw, static)
     return decrypt(header.enc, key, iv, (ciphertext, tag), envelope.protected.encode())
 
 
@@ -208,7 +208,7 @@ def seal(
             kek = wrapping_key(shared, b"ECDH-ES+A256KW", b"", apv, b"")
         else:
             kek = wrapping_key(shared + static, b"ECDH-1PU+A256KW", apu, apv, content.tag)
-            static_secrets.keep(sender.key, one.key, static)
+            static_secrets.keep(sender.key.secret, one.key.raw, static)
         key = aes_key_wrap(kek, content.key)
         wrapped.append({"header": {"kid": one.kid}, "encrypted_key": b64encode(key)})
     return b'{"protected":"%b","recipients":%b,"iv":"%b","ciphertext":"%b","tag":"%b"}' % (
