@@ -125,10 +125,13 @@ def wrap(
 
     ``peer_did`` is the agent's own DID, by which mediators of DIDComm v2 know it. ``routing_keys``
     are in the order from the agent outwards; ``fetched`` returns the fetched documents of web DIDs
-    among them. Without any the envelope goes unread as it is. Return None if it cannot be wrapped.
+    among them. Without any the envelope goes unread as it is. Return None if it cannot be wrapped,
+    or is no JSON, which a forward cannot carry.
     """
     if not routing_keys:
         return envelope
+    if object_in(envelope) is None:
+        return None
     # DIDComm v1 names the agent and all mediators by their keys.
     if _is_v2(envelope) or any(read_key(text) is None for text in (did, *routing_keys)):
         return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id, fetched)

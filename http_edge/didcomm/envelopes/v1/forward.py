@@ -11,7 +11,6 @@ from typing import Final
 
 import orjson
 
-from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, InvalidMember, Message
 from http_edge.didcomm.envelopes.packed import read_packed
@@ -53,12 +52,10 @@ def wrap(
 
     ``routing_keys`` are in the order from the agent outwards (RFC 0067); each forward names the
     next hop inwards. The innermost forward names the agent's key in the connection, by which its
-    own mediator knows it. None if no message can be packed to one of the keys, or if the envelope
-    is no JSON, which a forward cannot carry.
+    own mediator knows it. ``envelope`` is JSON. None if nothing can be packed to one of the keys.
     """
+    to = keys.read_key(did)
     try:
-        parse(envelope)
-        to = keys.read_key(did)
         for text in routing_keys:
             key = keys.read_key(text)
             if key is None or to is None:
@@ -66,7 +63,7 @@ def wrap(
             head = {"@type": FORWARD, "@id": new_id(), "to": keys.base58(to)}
             forward = orjson.dumps({**head, "msg": orjson.Fragment(envelope)})
             envelope, to = pack(forward, [key], None), key
-    except (JsonRefused, ValueError):
+    except ValueError:
         return None
     return envelope
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import orjson
 
-from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import did_key, read_key
@@ -56,14 +55,9 @@ def wrap(
     """Wrap an envelope for the agent ``did`` for its outermost mediator.
 
     ``routing_keys`` are DIDs or ids of DIDs' keys, in the order from the agent outwards; each
-    forward names the next hop inwards. None if one of them cannot be resolved without asking others
-    (``fetched`` returns documents fetched before), or if the envelope is no JSON, which a forward
-    cannot carry.
+    forward names the next hop inwards. ``envelope`` is JSON. None if one of the keys cannot be
+    resolved without asking others (``fetched`` returns documents fetched before).
     """
-    try:
-        parse(envelope)
-    except JsonRefused:
-        return None
     following, known = did, SeenDids(1, fetched)
     for text in routing_keys:
         hop = _hop(text, known)
