@@ -393,11 +393,10 @@ class Inbound:
         if request.peer.routable:
             return envelope
         if not outcome.may_wait:
-            problem = outcome.to_retry or outcome.untold
-            if problem is None:
+            if outcome.problem is None:
                 return None
             # A request that failed, or may have, must not look done to a sender without a route.
-            reason = rejected_by(problem)
+            reason = rejected_by(outcome.problem)
             self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
             return reason
         generation = self._envelopes.of(request.sender.version).generation

@@ -10,7 +10,7 @@ has used up, admits no agent. Invitations are not stored; their ids carry a MAC
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 
 from actors.core.agents import invitation_target
 from actors.core.commands import QueryConnection, UseInvitation
@@ -34,8 +34,17 @@ class NotAdmitted(Enum):
     """Why an agent may not connect, or may not use an invitation: the ``explain`` for persons.
 
     The ``problem-code`` and ``explain`` are those of RFC 0160 and RFC 0023. The text names the
-    wrong member and the rule, never a value.
+    wrong member and the rule, never a value. ``problem`` is what the transport says if no report
+    can go back (``Outcome.problem``); that of most is about the request's document.
     """
+
+    problem: Problem
+
+    def __new__(cls, explain: str, problem: Problem = Problem.INVALID_MESSAGE) -> Self:
+        """A member, with its problem beside its text."""
+        member = object.__new__(cls)
+        member._value_, member.problem = explain, problem
+        return member
 
     NO_DID = "The request names no DID (did, connection.DID)."
     UNKNOWN_DID = (
@@ -48,17 +57,24 @@ class NotAdmitted(Enum):
     NOT_SIGNED = "The attachment did_doc is malformed, or not signed by a key of its document."
     NOT_PACKED = "The request is not packed by a key of the DID document."
     LEADS_BACK = "The DID document leads messages back to this mediator."
-    NOT_OPEN = "This mediator does not take new connections from you."
+    NOT_OPEN = "This mediator does not take new connections from you.", Problem.NOT_CONNECTED
     """The mediator admits no new agents, or not this one; the answer does not say which."""
     INVITATION_UNKNOWN = (
-        "An invitation of this mediator is needed, and its id as parent thread (pthid)."
+        "An invitation of this mediator is needed, and its id as parent thread (pthid).",
+        Problem.NOT_CONNECTED,
     )
-    INVITATION_EXPIRED = "The invitation has expired."
-    INVITATION_USED = "The invitation was for one use, and is used."
-    DID_ROTATED = Problem.ROTATED.sentence + "."
-    TOO_MANY = "Too many connect at the moment: send the request again after some seconds."
-    INSUFFICIENT_STORAGE = Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later."
-    UNAVAILABLE = "Out of service for now: send the request again."
+    INVITATION_EXPIRED = "The invitation has expired.", Problem.NOT_CONNECTED
+    INVITATION_USED = "The invitation was for one use, and is used.", Problem.NOT_CONNECTED
+    DID_ROTATED = Problem.ROTATED.sentence + ".", Problem.ROTATED
+    TOO_MANY = (
+        "Too many connect at the moment: send the request again after some seconds.",
+        Problem.RATE_LIMITED,
+    )
+    INSUFFICIENT_STORAGE = (
+        Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later.",
+        Problem.INSUFFICIENT_STORAGE,
+    )
+    UNAVAILABLE = "Out of service for now: send the request again.", Problem.TRY_AGAIN
 
     @property
     def code(self) -> str:
@@ -74,29 +90,12 @@ class NotAdmitted(Enum):
     @property
     def to_retry(self) -> Problem | None:
         """The problem to report if the same request may be admitted later, else None."""
-        return _TO_RETRY.get(self)
-
-    @property
-    def untold(self) -> Problem:
-        """The problem that the transport gives if no report can go back (``Outcome.untold``)."""
-        return _UNTOLD.get(self, Problem.INVALID_MESSAGE)
+        return self.problem if self.problem.who_retries == "you" else None
 
 
-_TO_RETRY: Final = {
-    NotAdmitted.TOO_MANY: Problem.RATE_LIMITED,
-    NotAdmitted.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
-    NotAdmitted.UNAVAILABLE: Problem.TRY_AGAIN,
-}
-_UNTOLD: Final = {
-    NotAdmitted.DID_ROTATED: Problem.ROTATED,
-    NotAdmitted.NOT_OPEN: Problem.NOT_CONNECTED,
-    NotAdmitted.INVITATION_UNKNOWN: Problem.NOT_CONNECTED,
-    NotAdmitted.INVITATION_EXPIRED: Problem.NOT_CONNECTED,
-    NotAdmitted.INVITATION_USED: Problem.NOT_CONNECTED,
-}
-"""The others are about the request's document."""
-_BY_PROBLEM: Final = {problem: reason for reason, problem in _TO_RETRY.items()} | {
-    Problem.ROTATED: NotAdmitted.DID_ROTATED
+_BY_PROBLEM: Final = {
+    each.problem: each
+    for each in (NotAdmitted.TOO_MANY, NotAdmitted.INSUFFICIENT_STORAGE, NotAdmitted.DID_ROTATED)
 }
 
 

@@ -147,9 +147,5 @@ def refused(rejection: NotAdmitted) -> Outcome:
     }
     report = Reply(PROBLEM_REPORT, body, names_parent=True)
     return Outcome(
-        reply=report,
-        may_wait=False,
-        refused=rejection.refused,
-        to_retry=rejection.to_retry,
-        untold=rejection.untold,
+        reply=report, may_wait=False, refused=rejection.refused, problem=rejection.problem
     )

@@ -211,9 +211,9 @@ class Pickup:
             return NOTHING
         return _answer(self._written(state, _Narrowed(self._form.recipient)))
 
-    def _not_removed(self, why: InvalidMember | Refusal, untold: Problem) -> Outcome:
+    def _not_removed(self, why: InvalidMember | Refusal, problem: Problem) -> Outcome:
         """Refuse even without a return route: unremoved messages must not look removed."""
-        return msgspec.structs.replace(self._refused(why), untold=untold)
+        return msgspec.structs.replace(self._refused(why), problem=problem)
 
     async def _live(self, request: Request) -> Outcome:
         everything = _Narrowed(self._form.recipient)

@@ -191,16 +191,14 @@ def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
     return Outcome(reply, may_wait=False, handed_over=handed_over)
 
 
-def _problem(
-    code: str, explain: str, refused: str = "", to_retry: Problem | None = None
-) -> Outcome:
+def _problem(code: str, explain: str, refused: str = "", problem: Problem | None = None) -> Outcome:
     """Answer with the protocol's own problem report, which is older than RFC 0035.
 
     ``refused`` is empty for an answer that is no refusal: an empty queue, for example.
-    ``to_retry`` as in ``Outcome``.
+    ``problem`` as in ``Outcome``.
     """
     report = Reply("problem_report", {"problem-code": code, "explain": explain})
-    return Outcome(report, may_wait=False, refused=refused, to_retry=to_retry)
+    return Outcome(report, may_wait=False, refused=refused, problem=problem)
 
 
 def _invalid(explain: str, refused: str = Problem.INVALID_MESSAGE.refused) -> Outcome:

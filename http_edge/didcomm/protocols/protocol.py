@@ -103,8 +103,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ``implicit``: over an open route, waiting messages may go back unchanged, too (RFC 0092).
     ``live`` turns the live mode of the socket on or off. ``refused`` is a short name for the
     operator that says why nothing was changed; empty if the change was made, or may have been.
-    ``to_retry`` is why the sender should send the same message again, and ``untold`` why a message
-    was refused whose sender may await no answer; the transport says them if no reply can go back.
+    ``problem`` is what the transport says if no reply can go back: why the sender should send the
+    same message again, or why one was refused whose sender may await no answer.
     """
 
     reply: Answer | None = None
@@ -115,8 +115,12 @@ class Outcome(msgspec.Struct, frozen=True):
     implicit: bool = False
     live: LiveModeChange | None = None
     refused: str = ""
-    to_retry: Problem | None = None
-    untold: Problem | None = None
+    problem: Problem | None = None
+
+    @property
+    def to_retry(self) -> Problem | None:
+        """Why the sender should send the same message again, or None if it should not."""
+        return self.problem if self.problem and self.problem.who_retries == "you" else None
 
     @property
     def delivered_bytes(self) -> int:
@@ -195,7 +199,7 @@ def refusal(
         reply=report_of(problem, is_own=is_own, supported=supported),
         may_wait=may_wait,
         refused=known.refused,
-        to_retry=known if known.who_retries == "you" else None,
+        problem=known if known.who_retries == "you" else None,
     )
 
 
