@@ -130,7 +130,7 @@ class DidCommMediator:
             enrolment,
             dependencies,
         )
-        self.endpoint = DidCommEndpoint(didcomm, inbound, envelopes, new_id=dependencies.new_id)
+        self.endpoint = DidCommEndpoint(didcomm, inbound, new_id=dependencies.new_id)
         self.sockets = DidCommSockets(
             SocketDependencies(
                 settings,

@@ -19,7 +19,7 @@ from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
-from http_edge.didcomm.envelopes.versions import Envelopes
+from http_edge.didcomm.envelopes.versions import media_type_of
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request, hand_over
@@ -62,12 +62,9 @@ def error_answer(status: HTTPStatus, code: str) -> web.Response:
 class DidCommEndpoint:
     """Answers ``POST /didcomm`` once the body has arrived."""
 
-    def __init__(
-        self, settings: DidComm, inbound: Inbound, envelopes: Envelopes, *, new_id: NewId
-    ) -> None:
+    def __init__(self, settings: DidComm, inbound: Inbound, *, new_id: NewId) -> None:
         self._settings = settings
         self._inbound = inbound
-        self._envelopes = envelopes
         self._new_id = new_id
 
     def too_large(self, http_request: web.Request) -> web.Response | None:
@@ -94,7 +91,7 @@ class DidCommEndpoint:
             back, handed_over = await self._waiting_one(request)
         if back is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)
-        named = self._envelopes.media_type(back, http_request.content_type)
+        named = media_type_of(back, http_request.content_type)
         response = SmallAnswer(HTTPStatus.OK, back, named)
         if handed_over:
             await self._hand_over(http_request, response, request, handed_over)

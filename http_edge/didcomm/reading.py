@@ -130,7 +130,7 @@ class MessageReader:
             )
             if forward is None:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name, work)
-            if not any(version.is_own(name) for name in forward.recipients):
+            if not any(self._envelopes.is_own(name) for name in forward.recipients):
                 envelopes = self._to_queue(forward, version.generation, unpacked.plaintext)
                 return ToForward(forward.recipients, envelopes, message, work, forward.dids)
             # Opening an envelope costs key agreements: a forward may make us open only one.

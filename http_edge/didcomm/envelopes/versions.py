@@ -65,6 +65,7 @@ class Envelopes:
         ``now_s`` returns Unix seconds for versions that write the time into messages; ``fetched``
         returns the fetched document of a web DID, or is None if fetching is not allowed.
         """
+        self._own_names = own_dids.names
         self.seen = SeenDids(fetched=fetched)
         """The DIDs of agents, as far as they are known without asking others."""
         # The version that recognizes its envelopes fastest is first.
@@ -85,13 +86,9 @@ class Envelopes:
         """Return a message version by its name."""
         return self._versions[version]
 
-    def media_type(self, envelope: bytes, used: str) -> str:
-        """Return the media type of an envelope for an agent that ``used`` one itself.
-
-        An agent may be sent an envelope of another version than its own: what waits goes unchanged.
-        """
-        version = plaintext_v2.VERSION if _is_v2(envelope) else plaintext_v1.VERSION
-        return self._versions[version].media_type(used)
+    def is_own(self, recipient: str) -> bool:
+        """Say whether a forward with this recipient name is for the mediator itself."""
+        return recipient in self._own_names
 
     def answer(self, question: Message, answer: Answer, to: AgentAccount, message_id: str) -> bytes:
         """Write an answer in the form of the question, and pack it for the question's sender."""
@@ -104,13 +101,16 @@ class Envelopes:
         return version.pack(version.write(message, message_id), to)
 
 
-def media_type_of(envelope: bytes) -> str:
-    """Return the media type for delivering an envelope to an endpoint.
+def media_type_of(envelope: bytes, used: str = "") -> str:
+    """Return the media type of an envelope for an endpoint, or for an agent that ``used`` one.
 
     For DIDComm v1, ACA-Py accepts every type but application/json as an envelope; Credo and other
     agents of the Aries Interop Profile 2 accept this type and the older application/ssi-agent-wire.
+    An agent may be sent an envelope of another version than its own: what waits goes unchanged.
     """
-    return v2.MEDIA_TYPE if _is_v2(envelope) else v1.MEDIA_TYPE
+    if _is_v2(envelope):
+        return v2.MEDIA_TYPE
+    return used if used in v1.MIRRORED else v1.MEDIA_TYPE
 
 
 def wrap(

@@ -24,7 +24,7 @@ from http_edge.didcomm.envelopes.messages import (
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v1.version import agent_account
-from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
+from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes, media_type_of
 from tests.unit.didcomm.envelopes_v1 import opened_with
 from tests.unit.didcomm.requests import NEW, OLD, message
 
@@ -116,19 +116,19 @@ def test_a_forward_is_known_and_read_without_knowing_its_version() -> None:
     assert ENVELOPES.of(read.version).read_forward(read, recipients_max=1) == Forward(
         [base58(AGENT.public)], [orjson.dumps(packed)]
     )
-    assert ENVELOPES.of(read.version).is_own(base58(OURS.public))
-    assert not ENVELOPES.of(read.version).is_own(base58(OTHER.public))
+    assert ENVELOPES.is_own(base58(OURS.public))
+    assert not ENVELOPES.is_own(base58(OTHER.public))
 
 
 def test_an_answer_has_the_media_type_that_the_question_came_with_if_it_names_an_envelope() -> None:
-    account = agent_account(AGENT.public)
-    assert ENVELOPES.of(account.version).media_type("application/ssi-agent-wire") in MEDIA_TYPES
+    envelope = pack(b"{}", [AGENT.public], None)
+    assert media_type_of(envelope, "application/ssi-agent-wire") in MEDIA_TYPES
     for used, named in (
         ("application/ssi-agent-wire", "application/ssi-agent-wire"),
         ("application/json", "application/didcomm-envelope-enc"),
         ("", "application/didcomm-envelope-enc"),
     ):
-        assert ENVELOPES.of(account.version).media_type(used) == named
+        assert media_type_of(envelope, used) == named
 
 
 @pytest.mark.parametrize(

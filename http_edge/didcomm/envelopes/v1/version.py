@@ -28,7 +28,8 @@ MEDIA_TYPES: Final = frozenset(
     {MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe", "application/jwe+json"}
 )
 """The media types that agents give an envelope (RFC 0044 and before)."""
-_MIRRORED: Final = frozenset({MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe"})
+MIRRORED: Final = frozenset({MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe"})
+"""Those in which an agent is answered that uses them: old agents know no other."""
 
 
 def agent_account(key: bytes) -> AgentAccount:
@@ -47,9 +48,8 @@ class V1:
     write_answer = staticmethod(plaintext.write_answer)
 
     def __init__(self, own: OwnDids) -> None:
-        """Pack and unpack with the key of ``own``, any of which a forward may name."""
+        """Pack and unpack with the key of ``own``."""
         self._key = own.key
-        self._own = own
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRejection | None:
         """Unpack a parsed envelope; None if it is of another version."""
@@ -66,10 +66,6 @@ class V1:
         work = 1 if sender is None else 2
         return Unpacked(self.name, opened.plaintext, sender, work, parsed=found)
 
-    def is_own(self, recipient: str) -> bool:
-        """Say whether a forward with this recipient name is for the mediator itself."""
-        return recipient in self._own.names
-
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message."""
         return None if unpacked.parsed is None else plaintext.read(unpacked.parsed)
@@ -84,7 +80,3 @@ class V1:
         """Write a report in plaintext: agents of this version do not sign whole messages."""
         written = self.write_answer(report, question, message_id)
         return OpenReport(orjson.dumps(written), "application/json")
-
-    def media_type(self, used: str) -> str:
-        """Return the media type that the sender ``used``, if valid: old agents know no other."""
-        return used if used in _MIRRORED else MEDIA_TYPE

@@ -190,10 +190,6 @@ class V2:
         """Read a forward; None if it cannot be followed."""
         return read_forward(message)
 
-    def is_own(self, recipient: str) -> bool:
-        """Say whether a forward with this recipient name is for the mediator itself."""
-        return recipient in self._own.names
-
     def pack(self, message: Json, to: AgentAccount) -> bytes:
         """Pack a written message for an agent, which it names beside the DID of ours it knows."""
         address = _address(to)
@@ -225,10 +221,6 @@ class V2:
         written = self.write_answer(report, question, message_id)
         signed = jws.write_signed(orjson.dumps({**head, **written}), kid, self._own.key)
         return OpenReport(orjson.dumps(signed), jws.MEDIA_TYPE)
-
-    def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
-        """Return the media type of envelopes, the same for every type that the sender ``used``."""
-        return MEDIA_TYPE
 
     def _names_another(self, to: object) -> bool:
         """Say whether a message names recipients, but no DID of ours in any spelling.
