@@ -71,6 +71,14 @@ def read_key(text: object) -> bytes | None:
     return _read(text)
 
 
+def read_base58(text: str) -> bytes | None:
+    """Return the 32 bytes of a key that is written in base58 alone, or None."""
+    if not _BASE58_KEY.match(text):
+        return None
+    decoded: bytes = b58decode(text)
+    return decoded if len(decoded) == KEY_BYTES else None
+
+
 @lru_cache(_CACHED_MAX)
 def base58(key: bytes) -> str:
     """Return a key as the mediator writes it in commands, events and envelopes."""
@@ -106,12 +114,10 @@ def curve_public(key: bytes) -> bytes | None:
 
 @lru_cache(_CACHED_MAX)
 def _read(text: str) -> bytes | None:
-    named = text.startswith(DID_KEY)
-    key = text.removeprefix(DID_KEY).partition("#")[0] if named else text
+    if not text.startswith(DID_KEY):
+        return read_base58(text)
+    key = text.removeprefix(DID_KEY).partition("#")[0]
     try:
-        if _BASE58_KEY.match(key):
-            decoded: bytes = b58decode(key)
-            return decoded if len(decoded) == KEY_BYTES else None
-        return multibase_decode(key, ED25519_PREFIX) if named else None
+        return read_base58(key) or multibase_decode(key, ED25519_PREFIX)
     except ValueError:
         return None

@@ -26,6 +26,7 @@ from http_edge.crypto.encoding import (
     b64decode_exactly,
     b64encode,
 )
+from http_edge.didcomm.envelopes.keys import read_base58
 from http_edge.didcomm.envelopes.messages import Json
 
 MULTIBASE_CHARS_MAX: Final = 100
@@ -150,9 +151,9 @@ def read_method(method: Mapping[str, object]) -> PublicKey | None:
         case {"publicKeyJwk": dict(jwk)}:
             return read_jwk(jwk)
         case {"type": "X25519KeyAgreementKey2019", "publicKeyBase58": str(text)}:
-            return _base58(Curve.X25519, text)
+            return _bare(Curve.X25519, text)
         case {"type": "Ed25519VerificationKey2018", "publicKeyBase58": str(text)}:
-            return _base58(Curve.ED25519, text)
+            return _bare(Curve.ED25519, text)
         case _:
             return None
 
@@ -178,12 +179,6 @@ def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
     return PublicKey(curve, public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint))
 
 
-def _base58(curve: Curve, text: str) -> PublicKey | None:
-    """Read a bare key of 32 bytes, as documents of 2018 and 2019 write it."""
-    if len(text) > MULTIBASE_CHARS_MAX or not text.isalnum():
-        return None
-    try:
-        decoded: bytes = b58decode(text)
-    except ValueError:
-        return None
-    return PublicKey(curve, decoded) if len(decoded) == KEY_BYTES else None
+def _bare(curve: Curve, text: str) -> PublicKey | None:
+    key = read_base58(text)
+    return None if key is None else PublicKey(curve, key)
