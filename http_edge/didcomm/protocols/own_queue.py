@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from actors.core.commands import EndLive, QueryQueue, RemoveMessages, StartLive
+from actors.core.commands import RemoveMessages
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
@@ -40,18 +40,6 @@ class OwnQueue:
         """Name the protocol in the log by ``channel``."""
         self._settings = settings
         self._channel = channel
-
-    async def state(
-        self, request: Request, recipient_key: str | None = None
-    ) -> QueueState | Refusal:
-        """Return the state of the queue, or of its messages for one recipient name."""
-        return await request.ask_account(QueryQueue(recipient_key), QueueState)
-
-    async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
-        """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
-        if edge is None:
-            return await request.ask_account(EndLive(request.session), QueueState)
-        return await request.ask_account(StartLive(edge, request.session), QueueState)
 
     async def acknowledge(
         self, request: Request, message_ids: Sequence[str]

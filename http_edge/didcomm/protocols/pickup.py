@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from actors.core.commands import EndLive, QueryQueue, StartLive
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import Clock
@@ -224,7 +225,9 @@ class Pickup:
             if wanted:
                 return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._status_reply(request, everything)
-        state = await self._queue.live(request, self._edge if wanted else None)
+        session = request.session
+        command = StartLive(self._edge, session) if wanted else EndLive(session)
+        state = await request.ask_account(command, QueueState)
         if not isinstance(state, QueueState):
             return self._refused(state)
         outcome = _answer(self._written(state, everything))
@@ -235,7 +238,7 @@ class Pickup:
 
     async def _status_reply(self, request: Request, narrowed: _Narrowed) -> Outcome:
         """Answer with the current status of the queue."""
-        state = await self._queue.state(request, narrowed.name)
+        state = await request.ask_account(QueryQueue(narrowed.name), QueueState)
         if not isinstance(state, QueueState):
             return self._refused(state)
         if narrowed.to_nothing:

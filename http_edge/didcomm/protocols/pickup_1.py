@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from actors.core.commands import QueryQueue
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, QueueState
 from actors.host.clock import Clock
@@ -66,7 +67,7 @@ class Pickup1:
         return Family("messagepickup", 1, (0,), roles, handlers, unexpected)
 
     async def _status(self, request: Request) -> Outcome:
-        state = await self._queue.state(request)
+        state = await request.ask_account(QueryQueue(), QueueState)
         if not isinstance(state, QueueState):
             return _refused(state)
         return _answer(Reply("status", status_of(state, self._clock())))
@@ -151,7 +152,7 @@ class Pickup1:
         """Lease messages, but none that implicit pickup sends on the same socket."""
         if request.peer.pump is None or not request.peer.pump.is_implicit:
             return await self._queue.deliver(request, size, at_least=at_least)
-        state = await self._queue.state(request)
+        state = await request.ask_account(QueryQueue(), QueueState)
         return state if isinstance(state, Refusal) else Delivery([], state)
 
 

@@ -48,7 +48,7 @@ class Queue1:
         return Family("queue", 1, (0,), (), handlers)
 
     async def _status(self, request: Request) -> Outcome:
-        return self._status_reply(await self._queue.state(request))
+        return self._status_reply(await request.ask_account(QueryQueue(), QueueState))
 
     async def _update(self, request: Request) -> Outcome:
         command = _policy(request.message.body.get("update")) or QueryQueue()
