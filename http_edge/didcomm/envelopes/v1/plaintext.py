@@ -68,21 +68,11 @@ def read(value: Json) -> Message | None:
         return None
     # The extension of RFC 0212 has ``~timing`` in its examples and ``~timings`` in its text.
     timing = _decorator(value, "~timing") or _decorator(value, "~timings")
-    expires_at_s = _time_s(timing.get("expires_time"))
-    if kind.is_named(*_FORWARD):
-        # Most messages are forwards, in which none of the following decorators matters.
-        return Message(
-            VERSION,
-            kind,
-            message_id,
-            value,
-            message_id,
-            is_forward=True,
-            expires_at_s=expires_at_s,
-        )
-    thread = _decorator(value, "~thread")
+    is_forward = kind.is_named(*_FORWARD)
+    # In a forward no decorator but the expiry matters.
+    wished: Json = {} if is_forward else value
+    thread, transport = _decorator(wished, "~thread"), _decorator(wished, "~transport")
     thread_id = read_id(thread, "thid") or message_id
-    transport = _decorator(value, "~transport")
     return Message(
         VERSION,
         kind,
@@ -92,14 +82,15 @@ def read(value: Json) -> Message | None:
         read_id(thread, "pthid"),
         read_return_route(transport),
         read_id(transport, "return_route_thread") or thread_id,
-        _delay_ms(timing.get("delay_milli")),
-        _wants_ack(value),
+        None if is_forward else _delay_ms(timing.get("delay_milli")),
+        _wants_ack(wished),
         {
             name.removesuffix(_ATTACHED): attached
-            for name, attached in value.items()
+            for name, attached in wished.items()
             if name.endswith(_ATTACHED)
         },
-        expires_at_s=expires_at_s,
+        is_forward=is_forward,
+        expires_at_s=_time_s(timing.get("expires_time")),
     )
 
 

@@ -65,34 +65,24 @@ def read(value: Json, addressed_to: str) -> Message | None:
     sender_did = (sender or "").partition("#")[0]
     attached = value.get("attachments")
     attachments = {} if attached is None else {"": attached}
-    if kind.is_named(*_FORWARD):
-        # Most messages are forwards, in which few headers matter. A forward is not acknowledged,
-        # which would show whose messages wait here, and asks for nothing back.
-        return Message(
-            version=VERSION,
-            type=kind,
-            id=message_id,
-            body=body,
-            thread_id=message_id,
-            delay_ms=_integer(value.get("delay_milli")),
-            attachments=attachments,
-            is_forward=True,
-            addressed_to=addressed_to,
-            sender_did=sender_did,
-            expires_at_s=_time_s(value.get("expires_time")),
-        )
-    thread_id = read_id(value, "thid") or message_id
+    is_forward = kind.is_named(*_FORWARD)
+    # A forward is not acknowledged, which would show whose messages wait here, and asks for nothing
+    # back. Only in a forward a delay means something.
+    wished: Json = {} if is_forward else value
+    thread_id = read_id(wished, "thid") or message_id
     return Message(
         version=VERSION,
         type=kind,
         id=message_id,
         body=body,
         thread_id=thread_id,
-        parent_thread_id=read_id(value, "pthid"),
-        return_route=read_return_route(value),
-        return_route_thread=read_id(value, "return_route_thread") or thread_id,
-        wants_ack=_wants_ack(value.get("please_ack"), message_id),
+        parent_thread_id=read_id(wished, "pthid"),
+        return_route=read_return_route(wished),
+        return_route_thread=read_id(wished, "return_route_thread") or thread_id,
+        delay_ms=_integer(value.get("delay_milli")) if is_forward else None,
+        wants_ack=_wants_ack(wished.get("please_ack"), message_id),
         attachments=attachments,
+        is_forward=is_forward,
         addressed_to=addressed_to,
         sender_did=sender_did,
         expires_at_s=_time_s(value.get("expires_time")),
