@@ -185,7 +185,7 @@ async def test_an_operator_erases_who_spoke_for_an_account_that_is_erased(
 async def test_a_key_of_the_keylist_is_free_for_the_next_one(by: str, mediator: Mediator) -> None:
     alice, bob = await _settled(mediator)
     identities = Identities(mediator.edges[0]._gateway)
-    keylists = Keylists(identities, keys_max=9)
+    keylists = Keylists(identities, keys_max=9, command_s_max=100)
     wanted = KeyChanges([KEY], [], NO_KEYS)
     for did, failed in ((alice.did, []), (bob.did, [KEY])):
         assert await keylists.enrol(did, COMMAND, SAID, []) is None
@@ -209,7 +209,12 @@ async def test_who_comes_back_while_a_request_to_erase_it_is_under_way_stays(
 ) -> None:
     alice, _ = await _settled(mediator)
     identities = Identities(mediator.edges[0]._gateway)
-    assert await Keylists(identities, keys_max=9).enrol(alice.did, COMMAND, SAID, [KEY]) is None
+    assert (
+        await Keylists(identities, keys_max=9, command_s_max=100).enrol(
+            alice.did, COMMAND, SAID, [KEY]
+        )
+        is None
+    )
 
     async def come_back(*_: object) -> None:
         """After the first step: the search for due records does the rest, and Alice registers."""

@@ -100,9 +100,7 @@ class Changed(msgspec.Struct):
 class Keylists:
     """Changes keylists; one for each edge, whose repeated releases it bounds."""
 
-    def __init__(
-        self, identities: Identities, *, keys_max: int, command_s_max: float = 100
-    ) -> None:
+    def __init__(self, identities: Identities, *, keys_max: int, command_s_max: float) -> None:
         """``command_s_max``: after so many seconds, a command that was sent is not carried out."""
         self._identities = identities
         self._keys_max = keys_max

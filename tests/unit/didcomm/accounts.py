@@ -70,7 +70,7 @@ class Mediator:
 
     def __init__(self, agents: Agents) -> None:
         self.agents = agents
-        self.keylists = Keylists(agents, keys_max=50)
+        self.keylists = Keylists(agents, keys_max=50, command_s_max=100)
         self.accounts = self.edge()
         self.forwarding = Forwarding(agents, owners_remembered_max=10, outbound=lambda _: None)
 

@@ -35,7 +35,7 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
     read = DidComm.model_validate({**SETTINGS, **settings})
     invitations = Invitations(SERVICE, "Poste", ENDPOINT)
     admission = Admission(read, invitations, clock=lambda: NOW_MS)
-    keylists = Keylists(agents, keys_max=read.keylist_keys_max)
+    keylists = Keylists(agents, keys_max=read.keylist_keys_max, command_s_max=100)
     envelopes = Envelopes(OWN_DIDS)
     service_of = UnknownDids(agents, envelopes.seen, None).service_of
     enrolment = Enrolment(admission, keylists, service_of, OWN)

@@ -118,7 +118,9 @@ async def test_who_speaks_for_another_account_takes_no_name_from_it(mediator: Me
 async def test_a_keylist_without_room_claims_nothing(mediator: Mediator) -> None:
     mediator.agents.seen.clear()
     wanted = KeyChanges([STRANGER.name], [NEWER.name], frozenset())
-    changed = await Keylists(mediator.agents, keys_max=1).change(OLD, COMMAND, wanted)
+    changed = await Keylists(mediator.agents, keys_max=1, command_s_max=100).change(
+        OLD, COMMAND, wanted
+    )
     assert not isinstance(changed, Refusal)
     assert changed.failed == {STRANGER.name: "client_error"}
     assert mediator.count(ClaimKey) == 0

@@ -57,7 +57,7 @@ async def in_order(
 ) -> None:
     """Make changes step by step; the key has its owner after each, and is free if it is gone."""
     others = asyncio.all_tasks()
-    lists = Keylists(identities, keys_max=10)
+    lists = Keylists(identities, keys_max=10, command_s_max=100)
     first = {"before": ADD} if was_there else {}
     for name in first:
         _ = identities.start(name, lists.change(OWNER, COMMAND, ADD))
@@ -121,7 +121,7 @@ async def test_a_key_that_is_claimed_again_before_it_is_released_stays_its_owner
     for order in set(permutations("cccll")):
         identities, others = await mediated(), asyncio.all_tasks()
         identities.refused = dict.fromkeys("ab", Refusal.NOT_SPEAKING)
-        lists = Keylists(identities, keys_max=10)
+        lists = Keylists(identities, keys_max=10, command_s_max=100)
         both = [identities.start(name, lists.change(OWNER, COMMAND, ADD)) for name in "ab"]
         await asyncio.sleep(0)
         for name in "ab" * 5:
@@ -141,7 +141,10 @@ async def test_a_key_that_is_claimed_again_before_it_is_released_stays_its_owner
 
 async def test_the_short_did_of_an_account_that_began_during_the_claim_of_another_stays() -> None:
     identities, others, own = await mediated(), asyncio.all_tasks(), "did:peer:4zQmOwn"
-    lists, wanted = Keylists(identities, keys_max=10), KeyChanges([own], [], frozenset([own]))
+    lists, wanted = (
+        Keylists(identities, keys_max=10, command_s_max=100),
+        KeyChanges([own], [], frozenset([own])),
+    )
     claim = identities.decide(key_target(own), ClaimKey(own))
     assert isinstance(claim, KeyClaim)
     refused = identities.start("b", lists.change(OWNER, COMMAND, wanted))

@@ -75,7 +75,7 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
 ) -> None:
     for schedule in schedules():
         identities = await mediated()
-        lists = Keylists(identities, keys_max=10)
+        lists = Keylists(identities, keys_max=10, command_s_max=100)
         if was_there:
             before = identities.start("before", lists.change(OWNER, COMMAND, ADD))
             for _ in range(STEPS_MAX):
@@ -93,7 +93,7 @@ async def test_a_key_keeps_its_owner_although_an_update_at_the_same_time_is_refu
     for schedule in schedules():
         identities = await mediated()
         identities.refused["b"] = why
-        lists = Keylists(identities, keys_max=10)
+        lists = Keylists(identities, keys_max=10, command_s_max=100)
         await in_turns(identities, lists, schedule, {"a": ADD, "b": ADD})
 
 
@@ -104,7 +104,7 @@ async def test_a_key_whose_removal_has_no_answer_is_released_unless_it_is_added_
     monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", (0,))
     for schedule in schedules():
         identities = await mediated()
-        lists = Keylists(identities, keys_max=10)
+        lists = Keylists(identities, keys_max=10, command_s_max=100)
         identities.lost.add("removal")
         others = asyncio.all_tasks()
         for name, wanted in (("before", ADD), ("removal", REMOVE)):
@@ -133,7 +133,9 @@ async def test_a_key_whose_only_update_is_refused_is_free(tmp_path: Path) -> Non
         await agents.ask(owner, GrantMediation(), COMMAND, Done)
         agents.refused[UpdateKeylist] = Refusal.INSUFFICIENT_STORAGE
         wanted = KeyChanges([name], [], frozenset())
-        changed = await Keylists(agents, keys_max=10).change(owner, COMMAND, wanted)
+        changed = await Keylists(agents, keys_max=10, command_s_max=100).change(
+            owner, COMMAND, wanted
+        )
         assert isinstance(changed, Changed)
         assert changed.failed == {name: "server_error"}
         assert await agents.owner(FIRST) is None
@@ -188,7 +190,7 @@ async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
 ) -> None:
     monkeypatch.setattr(keylists, "_UNRELEASED_MAX", 2)
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        lists = Keylists(agents, keys_max=10)
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
         for _ in range(2):  # what is released makes room for others
             monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", pauses(agents))
             await (await give_up(agents, lists, [FIRST, SECOND]))
@@ -203,7 +205,7 @@ async def test_a_key_whose_removal_had_no_answer_is_free_if_it_was_removed(
     owner, name = keys.did_key(ALICE), keys.base58(FIRST)
     add, remove = (KeyChanges([name], [], NO_KEYS), KeyChanges([], [name], NO_KEYS))
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        lists = Keylists(agents, keys_max=10)
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
         for agent in (ALICE, BOB):
             await agents.connect(agent)
             await agents.ask(keys.did_key(agent), GrantMediation(), COMMAND, Done)
@@ -226,7 +228,7 @@ async def test_only_a_removal_whose_outcome_is_unknown_is_looked_at_again_and_on
     owner, name = keys.did_key(ALICE), keys.base58(FIRST)
     unknown = Refusal.TEMPORARILY_UNAVAILABLE
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        lists = Keylists(agents, keys_max=10)
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
         await agents.connect(ALICE)
         await agents.ask(owner, GrantMediation(), COMMAND, Done)
         await lists.change(owner, COMMAND, KeyChanges([name], [], NO_KEYS))
@@ -246,7 +248,7 @@ async def test_no_claim_of_another_frees_a_key_that_is_registered_or_the_short_d
 ) -> None:
     owner, own, listed = "did:peer:4zQmOwn", "did:peer:4zQmOwn", keys.base58(FIRST)
     async with agents_of(tmp_path) as agents:
-        lists = Keylists(agents, keys_max=10)
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
         for agent in (owner, keys.did_key(BOB)):
             said = Connection(agent, "", "", [], "", "")
             assert await lists.enrol(agent, COMMAND, said, [agent] * (agent == owner)) is None
@@ -262,7 +264,7 @@ async def test_no_claim_of_another_frees_a_key_that_is_registered_or_the_short_d
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        lists = Keylists(agents, keys_max=10)
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
         repeating = await give_up(agents, lists, [FIRST, SECOND])
         lists.stop()
         await asyncio.wait([repeating])
@@ -274,7 +276,9 @@ async def test_only_so_many_keys_wait_for_their_release(
     monkeypatch.setattr(keylists, "_UNRELEASED_MAX", 1)
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
         monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", pauses(agents))
-        await (await give_up(agents, Keylists(agents, keys_max=10), [FIRST, SECOND]))
+        await (
+            await give_up(agents, Keylists(agents, keys_max=10, command_s_max=100), [FIRST, SECOND])
+        )
         assert await agents.owner(FIRST) is None
         assert await agents.owner(SECOND) == keys.did_key(ALICE)
 
@@ -297,7 +301,9 @@ async def test_all_that_one_message_causes_takes_the_turns_of_its_sender(
         speak_as(owner)
         names = [keys.base58(raw_key(number)) for number in range(20)]
         wanted = KeyChanges(names, [], frozenset(names))
-        changed = await Keylists(agents, keys_max=50).change(owner, COMMAND, wanted)
+        changed = await Keylists(agents, keys_max=50, command_s_max=100).change(
+            owner, COMMAND, wanted
+        )
         speak_as("")
         assert isinstance(changed, Changed)
         assert not changed.failed
