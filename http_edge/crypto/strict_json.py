@@ -20,10 +20,9 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader agrees about (RFC 7493 section 2.2)."""
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{17,}(?![0-9.eE])")
 """An integer with more digits than ``INTEGER_MAX``, which orjson may read as a float."""
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""The same in a text that may be no JSON: a string without an end reaches to the end of the text,
-so that no byte is looked at twice."""
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""In a text that is no JSON, a string without an end reaches to the end of the text, so that no
+byte is looked at twice."""
 _ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 _EXPONENT_FROM: Final = 1e21
 """From here on ECMAScript, and so canonical JSON, writes a number with an exponent."""
@@ -154,7 +153,7 @@ def _check_containers(body: bytes, containers_max: int) -> None:
     if len(body) <= containers_max or not any(_has_many(body, each) for each in b"[{"):
         return
     # Brackets within strings do not count, because a payload is opaque. Few texts get this far.
-    if _brackets(body) > containers_max and _brackets(_TEXT.sub(b"", body)) > containers_max:
+    if _brackets(body) > containers_max and _brackets(_STRING.sub(b"", body)) > containers_max:
         raise JsonRefused("too many parts")
 
 
