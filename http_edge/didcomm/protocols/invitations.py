@@ -180,13 +180,14 @@ class Invitations:
         if label is not None and not is_label(label):
             raise ValueError(f"a label has 1 to {LABEL_CHARS_MAX} printable characters")
         unique = blake2b(new_id().encode("utf-8"), digest_size=UNIQUE_BYTES).digest()
-        return self._invitation(
-            unique, label or self._label, single_use=single_use, expires_at_s=expires_at_s
-        )
+        label = label or self._label
+        terms = self.ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
+        return self._invitation(terms, label)
 
     def public(self) -> MediatorInvitation | None:
         """Return the public invitation, always the same, or None if there is none."""
-        return self._invitation(PUBLIC, self._label) if self._public else None
+        terms = self.ids.make(PUBLIC, self._label, single_use=False, expires_at_s=None)
+        return self._invitation(terms, self._label) if self._public else None
 
     def read(self, protocol: Protocol, encoded: str) -> MediatorInvitation | None:
         """Return an invitation of ours from its URL's parameter; None for anything else.
@@ -215,19 +216,9 @@ class Invitations:
         terms = self.ids.read(invitation_id)
         if terms is None or not isinstance(label, str):
             return None
-        if not self.ids.has_label(terms, label):
-            return None
-        return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
+        return self._invitation(terms, label) if self.ids.has_label(terms, label) else None
 
-    def _invitation(
-        self,
-        unique: bytes,
-        label: str,
-        *,
-        single_use: bool = False,
-        expires_at_s: int | None = None,
-    ) -> MediatorInvitation:
-        terms = self.ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
+    def _invitation(self, terms: InvitationTerms, label: str) -> MediatorInvitation:
         return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
 
 
