@@ -176,7 +176,8 @@ class InboundSocket(InboundTransport):
         self._leased: set[str] = set()
         self._tasks = Tasks()
         self._passed: set[asyncio.Task[None]] = set()
-        self._passable = asyncio.Event()
+        self._passable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done if the next message may overtake the present one."""
         self._pings = 0
         self._ponged = 0
         self._is_alive = True
@@ -189,16 +190,12 @@ class InboundSocket(InboundTransport):
 
     async def take(self, body: bytes) -> None:
         """Process a message; return when it is handled, or when the next one may overtake it."""
-        self._passable = passable = asyncio.Event()
+        self._passable = asyncio.get_running_loop().create_future()
         handling = self._spawn(self._receive_message(body))
-        passing = asyncio.get_running_loop().create_task(passable.wait())
-        try:
-            await asyncio.wait({handling, passing}, return_when=asyncio.FIRST_COMPLETED)
-            if not handling.done():
-                self._passed.add(handling)
-                handling.add_done_callback(self._passed.discard)
-        finally:
-            passing.cancel()
+        await asyncio.wait({handling, self._passable}, return_when=asyncio.FIRST_COMPLETED)
+        if not handling.done():
+            self._passed.add(handling)
+            handling.add_done_callback(self._passed.discard)
 
     async def admit(self, sender: AgentAccount, message: Message) -> PeerState:
         """Register the agent before its message is handled, which may start live mode.
@@ -214,8 +211,8 @@ class InboundSocket(InboundTransport):
         is_peer = peer.open_route and await self._let_in(sender)
         if is_peer and ends_implicit(message):
             self._peers[sender.did].end_implicit()
-        if waits(message) and patient and not is_passed:
-            self._passable.set()
+        if waits(message) and patient and not (is_passed or self._passable.done()):
+            self._passable.set_result(None)
         is_live = is_peer and self._peers[sender.did].live_since is not None
         pump = self._peers[sender.did].pump if is_peer else None
         return msgspec.structs.replace(
