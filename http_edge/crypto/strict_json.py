@@ -105,17 +105,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     Raises:
         JsonRefused: see the module's rules.
     """
-    _check_containers(body, CONTAINERS_MAX)
-    value = _loads(body)
-    floats = _has_floats(value)
-    # orjson keeps only the last of two equal keys. The length shows whether it dropped any: orjson
-    # writes no token longer than it read it. It writes a string with the shortest escapes, an
-    # integer with its own digits ("-0" as "0"), and no white space; dropping a member shortens the
-    # text by at least `"":0,`. So if the length is equal, nothing was dropped. Only floats can grow
-    # ("1e5" to "100000.0") and hide a loss.
-    if floats or len(orjson.dumps(value)) != len(body):
-        _check_as_written(body, value)
-    return value, floats
+    return _read(body, CONTAINERS_MAX, DEPTH_MAX, FLOATS_MAX)
 
 
 def parse_answer(body: bytes) -> object:
@@ -128,19 +118,25 @@ def parse_answer(body: bytes) -> object:
     Raises:
         JsonRefused: see the module's rules.
     """
-    _check_containers(body, ANSWER_CONTAINERS_MAX)
-    value = _loads(body)
-    floats = _has_floats(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
-    if floats or len(orjson.dumps(value)) != len(body):
-        _check_as_written(body, value)
-    return value
+    return _read(body, ANSWER_CONTAINERS_MAX, 2 * DEPTH_MAX, len(body))[0]
 
 
-def _loads(body: bytes) -> Any:
+def _read(body: bytes, containers_max: int, depth_max: int, floats_max: int) -> tuple[object, bool]:
+    """The value of a JSON text within these bounds, and whether it contains a float."""
+    _check_containers(body, containers_max)
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise JsonRefused(error.msg) from None
+    floats = _has_floats(value, depth_max, floats_max)
+    # orjson keeps only the last of two equal keys. The length shows whether it dropped any: orjson
+    # writes no token longer than it read it. It writes a string with the shortest escapes, an
+    # integer with its own digits ("-0" as "0"), and no white space; dropping a member shortens the
+    # text by at least `"":0,`. So if the length is equal, nothing was dropped. Only floats can grow
+    # ("1e5" to "100000.0") and hide a loss.
+    if floats or len(orjson.dumps(value)) != len(body):
+        _check_as_written(body, value)
+    return value, floats
 
 
 def _check_containers(body: bytes, containers_max: int) -> None:
@@ -216,7 +212,7 @@ def kinds_in(value: object) -> set[type]:
     return kinds
 
 
-def _has_floats(value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX) -> bool:
+def _has_floats(value: object, depth_max: int, floats_max: int) -> bool:
     """Does a value contain a float? Refuses deep nesting, many floats, and numbers out of range."""
     floats = 0
     level: list[Any] = [value]

@@ -110,11 +110,6 @@ def name_form(name: str) -> str:
     return f"did:{method}" if method in _METHODS else "did"
 
 
-@lru_cache(_REMEMBERED_MAX)
-def _remembered(text: str) -> str | None:
-    return _name(text)
-
-
 def _name(text: str) -> str | None:
     """Return the name, by the form of the DID before the fragment."""
     did = text.partition("#")[0]
@@ -131,6 +126,9 @@ def _name(text: str) -> str | None:
         found = _PEER_2_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
         return None if found is None else _PEER_3 + multihash(found[1])
     return _with_host(did) if len(did) <= NAME_CHARS_MAX and _DID.match(did) else None
+
+
+_remembered: Final = lru_cache(_REMEMBERED_MAX)(_name)
 
 
 def _with_host(did: str) -> str:

@@ -28,7 +28,7 @@ from http_edge.crypto.invitation_ids import (
     InvitationIds,
     InvitationTerms,
 )
-from http_edge.crypto.strict_json import parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, NewMessage
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids, own_services
@@ -232,10 +232,9 @@ def _message(encoded: str) -> Json:
     if len(encoded) > ENCODED_CHARS_MAX:
         return {}
     try:
-        value = parse(b64decode(encoded))
+        return object_in(b64decode(encoded)) or {}
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _keys(message: Json) -> Iterator[object]:
