@@ -10,7 +10,6 @@ import orjson
 
 from http_edge.clients.didcomm.connection import Connection2, agreement_key
 from http_edge.crypto.encoding import b64decode, b64encode
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -63,7 +62,7 @@ class NewerAgent:
                 return self._connection.packed(plain)
 
     def _anonymous(self, plain: bytes) -> bytes:
-        return envelope.seal(plain, [self._mediator], None, StaticSecrets(1))
+        return envelope.seal(plain, [self._mediator], None)
 
     def _signing_key(self) -> tuple[str, KeyPair]:
         own = self._connection.own.by_kid.get(self._connection.did)

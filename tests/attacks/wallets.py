@@ -13,7 +13,6 @@ import orjson
 from http_edge.clients.didcomm import Live, Recipient, Wallet, fetch_invitation, forward, post
 from http_edge.clients.didcomm.connection import agreement_key
 from http_edge.clients.didcomm.invitation import fetch_invitation_2
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -84,7 +83,6 @@ async def many_recipients_2(target: Target) -> AsyncIterator[None]:
             _content(1_000),
             [envelope.Recipient(*agreement_key(did)) for did in dids],
             None,
-            StaticSecrets(1),
         )
         for dids in (strangers[:16], strangers[:64], strangers, [*strangers[:63], mediator])
     ]

@@ -93,11 +93,11 @@ def _works(message: bytes) -> Mapping[str, Callable[[], bytes | None]]:
     askar = Named("did:a#1", _askar(alice)), Named("did:b#1", _askar(bob))
     jose = jose_key(_jwk(alice)), jose_key(_jwk(bob))
 
-    def ours(sender: Sender | None, memory: StaticSecrets | None) -> bytes | None:
+    def ours(memory: StaticSecrets | None, *, authcrypt: bool) -> bytes | None:
+        sender = Sender("did:a#1", alice, memory or StaticSecrets(1)) if authcrypt else None
+        body = seal(message, [Recipient("did:b#1", bob.public)], sender)
         kept = memory or StaticSecrets(1)
-        body = seal(message, [Recipient("did:b#1", bob.public)], sender, kept)
-        kept = memory or StaticSecrets(1)
-        public = None if sender is None else alice.public
+        public = alice.public if authcrypt else None
         return open_sealed(_parsed(body), 0, bob, public, kept)
 
     def by_askar(*, authcrypt: bool) -> bytes:
@@ -109,13 +109,12 @@ def _works(message: bytes) -> Mapping[str, Callable[[], bytes | None]]:
         body = jose_pack(message, [("did:b#1", jose[1])], sender)
         return jose_open(body, jose[1], jose[0] if authcrypt else None)
 
-    named = Sender("did:a#1", alice)
     return {
-        "authcrypt here": lambda: ours(named, known),
-        "authcrypt here, each a first message": lambda: ours(named, None),
+        "authcrypt here": lambda: ours(known, authcrypt=True),
+        "authcrypt here, each a first message": lambda: ours(None, authcrypt=True),
         "authcrypt askar": lambda: by_askar(authcrypt=True),
         "authcrypt joserfc": lambda: by_joserfc(authcrypt=True),
-        "anoncrypt here": lambda: ours(None, known),
+        "anoncrypt here": lambda: ours(known, authcrypt=False),
         "anoncrypt askar": lambda: by_askar(authcrypt=False),
         "anoncrypt joserfc": lambda: by_joserfc(authcrypt=False),
         **_whole(message),

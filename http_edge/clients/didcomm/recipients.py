@@ -32,7 +32,6 @@ from http_edge.clients.didcomm.mediation import Mediation
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.clients.didcomm.transport import post
 from http_edge.didcomm.envelopes.did_documents import messaging_services, own_document
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -187,7 +186,7 @@ def forward_2(
     recipient = envelope.Recipient(*agreement_key(mediator))
     written = orjson.dumps({**message, **headers})
     try:
-        return envelope.seal(written, [recipient], None, StaticSecrets(1))
+        return envelope.seal(written, [recipient], None)
     except ValueError as error:
         raise UnusableInvitation(f"{mediator}: {error}") from error
 

@@ -165,9 +165,8 @@ class DidComm2Agents(_PickingUp):
     @override
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
         """Make forwards, about four times as long as the messages sealed in them."""
-        static_secrets = StaticSecrets()
         sender = self.sender.by_kid[self.sender.peer4_short]
-        packed_by = envelope.Sender(sender.agreement_kid, sender.agreement)
+        packed_by = envelope.Sender(sender.agreement_kid, sender.agreement, StaticSecrets())
         for number, (_, recipient) in enumerate(islice(cycle(self.mailboxes), count)):
             to = recipient.own.by_kid[recipient.own.peer4_short]
             message: Json = {
@@ -181,7 +180,7 @@ class DidComm2Agents(_PickingUp):
             content = "x" * max(0, size_bytes - len(orjson.dumps(message)))
             text = orjson.dumps({**message, "body": {"content": content}})
             packed_to = envelope.Recipient(to.agreement_kid, to.agreement.public)
-            sealed = envelope.seal(text, [packed_to], packed_by, static_secrets)
+            sealed = envelope.seal(text, [packed_to], packed_by)
             yield forward_2([sealed], to.did, recipient.routing_did)
 
     @override

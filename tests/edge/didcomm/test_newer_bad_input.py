@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from http_edge.clients.didcomm import PICKUP_4, Recipient2, Wallet2, forward_2
 from http_edge.clients.didcomm.connection import agreement_key
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2 import envelope
@@ -44,7 +43,7 @@ async def alice(network: WalletNetwork) -> Sender:
 def anonymous(message: Json, to: str) -> bytes:
     """A message in the form of v2, that proves no sender."""
     recipient = envelope.Recipient(*agreement_key(to))
-    return envelope.seal(orjson.dumps(message), [recipient], None, StaticSecrets(1))
+    return envelope.seal(orjson.dumps(message), [recipient], None)
 
 
 def in_form(kind: str, /, **members: Any) -> Json:

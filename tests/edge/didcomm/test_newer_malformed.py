@@ -51,8 +51,8 @@ WHOLE: Final = {**CAROL.plaintext(DID, return_route="all"), "type": PING}
 
 def sealed(content: bytes, sender: str | None = KID) -> bytes:
     """Any bytes in an envelope that opens."""
-    by = None if sender is None else envelope.Sender(sender, CAROL.key)
-    return envelope.seal(content, [envelope.Recipient(TO, TO_KEY)], by, StaticSecrets(1))
+    by = None if sender is None else envelope.Sender(sender, CAROL.key, StaticSecrets(1))
+    return envelope.seal(content, [envelope.Recipient(TO, TO_KEY)], by)
 
 
 def said(**members: Any) -> bytes:

@@ -23,7 +23,6 @@ from http_edge.clients.didcomm import (
 from http_edge.clients.didcomm.connection import QUEUE, Connection2, agreement_key
 from http_edge.clients.didcomm.errors import ProblemReported, WalletError
 from http_edge.clients.didcomm.transport import post
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation
 from http_edge.didcomm.envelopes.v2 import envelope
@@ -94,7 +93,7 @@ def farewell(wallet: Wallet2, at_s: int = 2_000) -> bytes:
         "from_prior": moved(wallet, None, at_s),
     }
     recipient = envelope.Recipient(*agreement_key(wallet.connection.mediator_did))
-    return envelope.seal(orjson.dumps(message), [recipient], None, StaticSecrets(1))
+    return envelope.seal(orjson.dumps(message), [recipient], None)
 
 
 async def end(wallet: Wallet2, at_s: int = 2_000) -> int:

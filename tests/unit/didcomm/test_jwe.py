@@ -71,16 +71,16 @@ def opened(body: bytes, own: PrivateKey = BOB, sender: PrivateKey | None = ALICE
 
 
 def packed(text: bytes = b"hello", *, sender: PrivateKey | None = ALICE) -> bytes:
-    named = None if sender is None else Sender("did:a#1", sender)
-    return seal(text, [Recipient("did:b#1", BOB.public)], named, SECRETS)
+    named = None if sender is None else Sender("did:a#1", sender, SECRETS)
+    return seal(text, [Recipient("did:b#1", BOB.public)], named)
 
 
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("authcrypt", [True, False])
 def test_joserfc_and_we_open_what_the_other_packs(curve: Curve, authcrypt: bool) -> None:
     ours, theirs = PrivateKey.new(curve), PrivateKey.new(curve)
-    sender = Sender("did:a#1", ours) if authcrypt else None
-    body = seal(b"hello", [Recipient("did:b#1", theirs.public)], sender, SECRETS)
+    sender = Sender("did:a#1", ours, SECRETS) if authcrypt else None
+    body = seal(b"hello", [Recipient("did:b#1", theirs.public)], sender)
     assert jose_open(body, jose(theirs), jose(ours) if authcrypt else None) == b"hello"
     named = ("did:a#1", jose(ours)) if authcrypt else None
     back = jose_pack(b"hello", [("did:b#1", jose(theirs))], named)
@@ -91,8 +91,8 @@ def test_joserfc_and_we_open_what_the_other_packs(curve: Curve, authcrypt: bool)
 @examples(40)
 def test_askar_and_we_open_what_the_other_packs(text: bytes, authcrypt: bool, curve: Curve) -> None:
     ours, theirs = PrivateKey.new(curve), PrivateKey.new(curve)
-    sender = Sender("did:a#1", ours) if authcrypt else None
-    body = seal(text, [Recipient("did:b#1", theirs.public)], sender, SECRETS)
+    sender = Sender("did:a#1", ours, SECRETS) if authcrypt else None
+    body = seal(text, [Recipient("did:b#1", theirs.public)], sender)
     own = Named("did:b#1", askar(theirs))
     assert open_jwe(body, own, askar(ours) if authcrypt else None) == text
     back = jwe(text, [own], Named("did:a#1", askar(ours)) if authcrypt else None)
@@ -109,7 +109,7 @@ def test_every_one_of_several_recipients_opens_the_same_envelope() -> None:
     keys = [PrivateKey.new(Curve.X25519) for _ in range(4)]
     # Listed in another order than they are hashed in.
     named = [Recipient(f"did:b#{9 - number}", key.public) for number, key in enumerate(keys)]
-    body = seal(b"hello", named, Sender("did:a#1", ALICE), SECRETS)
+    body = seal(b"hello", named, Sender("did:a#1", ALICE, SECRETS))
     sealed = sealed_in(body)
     assert sealed is not None
     assert list(sealed.kids) == sorted(one.kid for one in named)
@@ -192,9 +192,9 @@ def test_a_key_of_small_order_opens_nothing_and_is_packed_to_nothing(point: byte
     assert sealed is not None
     assert open_sealed(sealed, 0, BOB, weak, StaticSecrets()) is None
     with pytest.raises(ValueError, match="nothing can be packed"):
-        seal(b"hello", [Recipient("did:b#1", weak)], None, SECRETS)
+        seal(b"hello", [Recipient("did:b#1", weak)], None)
     with pytest.raises(ValueError, match="nothing can be packed"):
-        seal(b"hello", [Recipient("did:b#1", weak)], Sender("did:a#1", ALICE), SECRETS)
+        seal(b"hello", [Recipient("did:b#1", weak)], Sender("did:a#1", ALICE, SECRETS))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_an_ephemeral_key_of_another_curve_or_none_opens_nothing(epk: Any) -> No
 
 def test_a_point_that_is_not_on_its_curve_is_no_key() -> None:
     own = PrivateKey.new(Curve.P256)
-    body = orjson.loads(seal(b"hello", [Recipient("did:b#1", own.public)], None, SECRETS))
+    body = orjson.loads(seal(b"hello", [Recipient("did:b#1", own.public)], None))
     header = orjson.loads(from_b64(body["protected"]))
     header["epk"]["y"] = to_b64(bytes(31) + b"\5")
     body["protected"] = to_b64(orjson.dumps(header))
@@ -229,13 +229,13 @@ def test_a_point_that_is_not_on_its_curve_is_no_key() -> None:
     assert open_sealed(sealed, 0, own, None, SECRETS) is None
 
 
-@pytest.mark.parametrize("sender", [None, Sender("did:a#1", ALICE)])
+@pytest.mark.parametrize("sender", [None, Sender("did:a#1", ALICE, SECRETS)])
 def test_what_is_to_be_authenticated_beside_the_header_is_not_passed_over(
     sender: Sender | None,
 ) -> None:
     """RFC 7516, section 5.2, step 15; no agent of DIDComm writes this member."""
     own = PrivateKey.new(Curve.X25519)
-    body = orjson.loads(seal(b"hello", [Recipient("did:b#1", own.public)], sender, SECRETS))
+    body = orjson.loads(seal(b"hello", [Recipient("did:b#1", own.public)], sender))
     assert parsed(body) is not None
     assert parsed({**body, "aad": to_b64(b"made up")}) is None
 
@@ -354,7 +354,7 @@ def test_any_json_object_is_an_envelope_or_is_refused(value: Any) -> None:
 def test_who_gets_an_envelope_too_can_write_nothing_in_its_senders_name() -> None:
     """The key that wraps the content's key depends on the tag, so also on the content."""
     named = [Recipient("did:b#1", BOB.public), Recipient("did:e#1", EVE.public)]
-    body = orjson.loads(seal(b"hello", named, Sender("did:a#1", ALICE), SECRETS))
+    body = orjson.loads(seal(b"hello", named, Sender("did:a#1", ALICE, SECRETS)))
     contents: list[bytes] = []
 
     def with_known_key(_enc: str, key: bytes, *_: object) -> None:

@@ -434,13 +434,13 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
 @pytest.mark.parametrize("content", [b"5", b"null", b'"payload"', b"[]", b"{", b'{"n":9e999}'])
 def test_what_is_no_object_in_an_envelope_or_a_signature_is_refused(content: bytes) -> None:
     did, to = ALICE.dids.did_key, [recipient(OWN, OWN.peer2)]
-    packed = seal(content, to, Sender(ALICE.named(did).agreement_kid, ALICE.key), ALICE.secrets)
+    packed = seal(content, to, Sender(ALICE.named(did).agreement_kid, ALICE.key, ALICE.secrets))
     # The envelope opens, so its sender need not look for a fault in its cryptography.
     for whole in (content, packed):
-        body = seal(whole, to, None, ALICE.secrets)
+        body = seal(whole, to, None)
         assert ENVELOPES.unpack(body) is UnpackRejection.NOT_A_MESSAGE
     signed = write_signed(content, f"{did}#{did.split(':')[2]}", AGENT)
-    body = seal(orjson.dumps(signed), to, None, ALICE.secrets)
+    body = seal(orjson.dumps(signed), to, None)
     assert ENVELOPES.unpack(body) is UnpackRejection.UNDECRYPTABLE
 
 
@@ -478,9 +478,9 @@ def test_a_sender_learns_that_its_key_id_is_none_of_ours_or_no_did(
 ) -> None:
     key = recipient(OWN, OWN.peer2).key
     to = [Recipient(kid, key) for kid in kids]
-    assert ENVELOPES.unpack(seal(b"{}", to, None, ALICE.secrets)) is refusal
+    assert ENVELOPES.unpack(seal(b"{}", to, None)) is refusal
     to.append(Recipient(f"{PEER4}#key-2", key))
-    found = ENVELOPES.unpack(seal(b"{}", to, None, ALICE.secrets))
+    found = ENVELOPES.unpack(seal(b"{}", to, None))
     assert found == ForOthers([canonical_name(PEER4) or ""], "v2")
 
 
@@ -488,7 +488,7 @@ def test_an_envelope_for_others_names_them_once_whatever_their_spelling() -> Non
     bob = V2Agent(OTHER)
     key = PublicKey(Curve.X25519, OTHER.curve_public)
     kids = [f"{bob.dids.peer4}#key-2", bob.dids.peer4_short, f"{bob.dids.did_key}#x"]
-    body = seal(b"{}", [Recipient(kid, key) for kid in kids], None, ALICE.secrets)
+    body = seal(b"{}", [Recipient(kid, key) for kid in kids], None)
     found = ENVELOPES.unpack(body)
     assert isinstance(found, ForOthers)
     assert sorted(found.recipients) == sorted([base58(OTHER.public), bob.dids.peer4_short])

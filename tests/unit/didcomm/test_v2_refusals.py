@@ -106,11 +106,11 @@ def test_a_sender_that_cannot_be_resolved_costs_no_key_agreement(
 def test_an_envelope_for_many_others_costs_no_key_agreement(agreements: list[PublicKey]) -> None:
     key = PublicKey(Curve.X25519, OTHER.curve_public)
     to = [Recipient(f"did:example:{number}#1", key) for number in range(64)]
-    body = seal(b"{}", to, None, ALICE.secrets)
+    body = seal(b"{}", to, None)
     agreements.clear()
     assert isinstance(ENVELOPES.unpack(body), ForOthers)
     assert agreements == []
-    more = seal(b"{}", [*to, Recipient("did:example:x#1", key)], None, ALICE.secrets)
+    more = seal(b"{}", [*to, Recipient("did:example:x#1", key)], None)
     agreements.clear()
     assert ENVELOPES.unpack(more) is UnpackRejection.NOT_AN_ENVELOPE
     assert agreements == []
@@ -230,7 +230,7 @@ def test_a_sender_of_a_nist_curve_cannot_pack_to_the_mediator() -> None:
     did = f"did:key:{write_multibase(key.public)}"
     to = recipient(OWN, OWN.peer2)
     with pytest.raises(ValueError, match="nothing can be packed"):
-        seal(b"{}", [to], Sender(f"{did}#{did.split(':')[2]}", key), ALICE.secrets)
+        seal(b"{}", [to], Sender(f"{did}#{did.split(':')[2]}", key, ALICE.secrets))
 
 
 def signed_by_many(dids: Sequence[str]) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def test_the_curves_of_keys_that_a_stranger_lists_are_not_looked_at(
     nist = [PrivateKey.new(curve).public for curve in (Curve.P256, Curve.P384, Curve.P521)]
     ours, its_key = recipient(OWN, OWN.peer2), PrivateKey.new(Curve.X25519)
     did = "did:peer:2" + "".join(f".E{write_multibase(key)}" for key in [its_key.public, *nist])
-    body = seal(b"{}", [ours], Sender(f"{did}#key-1", its_key), ALICE.secrets)
+    body = seal(b"{}", [ours], Sender(f"{did}#key-1", its_key, ALICE.secrets))
     monkeypatch.setattr("http_edge.didcomm.envelopes.public_keys.ec.EllipticCurvePublicKey", None)
     assert unpacked(body).sender is not None
 
@@ -334,7 +334,7 @@ def test_a_key_that_is_no_point_of_its_curve_agrees_on_nothing_and_signs_nothing
     assert read_multibase(text) == nowhere
     assert agree(PrivateKey.new(Curve.P256), nowhere) is None
     with pytest.raises(ValueError, match="nothing can be packed"):
-        seal(b"{}", [Recipient("did:b#1", nowhere)], None, ALICE.secrets)
+        seal(b"{}", [Recipient("did:b#1", nowhere)], None)
     did = f"did:key:{text}"
     protected = b64encode(orjson.dumps({"alg": "ES256", "kid": f"{did}#{text}"}))
     signature = {"protected": protected, "signature": b64encode(bytes(63) + b"\1")}

@@ -48,8 +48,8 @@ class V2Agent:
     ) -> bytes:
         """A message for one key; ``kid`` claims another id of the sender's key."""
         claimed = None if sender is None else (kid or self.named(sender).agreement_kid)
-        packed_by = None if claimed is None else Sender(claimed, self.key)
-        return seal(orjson.dumps(message), [to], packed_by, self.secrets)
+        packed_by = None if claimed is None else Sender(claimed, self.key, self.secrets)
+        return seal(orjson.dumps(message), [to], packed_by)
 
     def open(self, body: bytes, mediator: AgentDocument) -> dict[str, Any]:
         """What the mediator answers."""

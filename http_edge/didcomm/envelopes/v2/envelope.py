@@ -50,10 +50,11 @@ class Recipient(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """The sender of a message: the id of its key, and the key."""
+    """The sender of a message: the id of its key, the key, and its secrets with correspondents."""
 
     kid: str
     key: PrivateKey
+    secrets: StaticSecrets
 
 
 class _Protected(msgspec.Struct, frozen=True):
@@ -168,12 +169,7 @@ def open_sealed(
     return decrypt(header.enc, key, iv, (ciphertext, tag), envelope.protected.encode())
 
 
-def seal(
-    plaintext: bytes,
-    recipients: Sequence[Recipient],
-    sender: Sender | None,
-    static_secrets: StaticSecrets,
-) -> bytes:
+def seal(plaintext: bytes, recipients: Sequence[Recipient], sender: Sender | None) -> bytes:
     """Pack a message in an envelope: authcrypt from a sender, anoncrypt without one.
 
     All keys must be of one curve. Recipients are listed in the order of their ids, because some
@@ -201,14 +197,14 @@ def seal(
     wrapped = []
     for one in listed:
         shared = agree(ephemeral, one.key)
-        static = b"" if sender is None else static_secrets.agree(sender.key, one.key)
+        static = b"" if sender is None else sender.secrets.agree(sender.key, one.key)
         if shared is None or static is None:
             raise ValueError("nothing can be packed to this key")
         if sender is None:
             kek = wrapping_key(shared, b"ECDH-ES+A256KW", b"", apv, b"")
         else:
             kek = wrapping_key(shared + static, b"ECDH-1PU+A256KW", apu, apv, content.tag)
-            static_secrets.keep(sender.key.secret, one.key.raw, static)
+            sender.secrets.keep(sender.key.secret, one.key.raw, static)
         key = aes_key_wrap(kek, content.key)
         wrapped.append({"header": {"kid": one.kid}, "encrypted_key": b64encode(key)})
     return b'{"protected":"%b","recipients":%b,"iv":"%b","ciphertext":"%b","tag":"%b"}' % (

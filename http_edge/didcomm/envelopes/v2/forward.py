@@ -12,7 +12,6 @@ from typing import Final
 import orjson
 
 from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
-from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
 from http_edge.didcomm.envelopes.packed import read_packed
@@ -71,7 +70,7 @@ def wrap(
             "attachments": [{"data": {"json": orjson.Fragment(envelope)}}],
         }
         try:
-            envelope = seal(orjson.dumps(forward), [hop], None, StaticSecrets(1))
+            envelope = seal(orjson.dumps(forward), [hop], None)
         except ValueError:
             return None
         following = text

@@ -204,9 +204,9 @@ class V2:
         own = self._own.by_kid.get(address.own_did)
         assert key is not None
         assert own is not None
-        sender = envelope.Sender(own.agreement_kid, self._own.agreement)
+        sender = envelope.Sender(own.agreement_kid, self._own.agreement, self._secrets)
         recipient = envelope.Recipient(address.kid, key)
-        return envelope.seal(message, [recipient], sender, self._secrets)
+        return envelope.seal(message, [recipient], sender)
 
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
