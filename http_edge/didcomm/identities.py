@@ -52,6 +52,8 @@ TO_RETRY: Final = frozenset(
 """Refusals after which the same message may succeed later."""
 NO_ACCOUNT: Final = frozenset({Refusal.NOT_CONNECTED, Refusal.SPEAKS_FOR_ANOTHER})
 """Refusals of a DID that is no account, or none any more."""
+GIVEN_UP: Final = frozenset({Refusal.NOT_CONNECTED, Refusal.NOT_SPEAKING})
+"""Refusals of a sender that has no account, or speaks for its account no longer."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes

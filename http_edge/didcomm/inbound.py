@@ -34,7 +34,7 @@ from http_edge.didcomm.envelopes.messages import (
 )
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import TO_RETRY, Identities, speak_as
+from http_edge.didcomm.identities import GIVEN_UP, TO_RETRY, Identities, speak_as
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.notifications import acknowledged
 from http_edge.didcomm.protocols.problems import Problem, report_of
@@ -60,9 +60,6 @@ _COMMAND_BYTES: Final = 16
 _UNSAID: Final = frozenset({Refusal.KEY_UNKNOWN, Refusal.MESSAGE_EXPIRED})
 """Refusals that would show which names are registered. A message that expires between the edge and
 its host is accepted, as one that expires in the queue is."""
-
-_WITHOUT_QUEUE: Final = frozenset({Refusal.NOT_CONNECTED, Refusal.NOT_SPEAKING})
-"""Refusals of an answer for a sender that has no queue, or none any more: it is dropped."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -403,7 +400,8 @@ class Inbound:
         queued = await self._forwarding.queue(
             request.sender.did, "", QueueEnvelopes("", [envelope], generation), request.command
         )
-        if not isinstance(queued, Refusal) or queued in _WITHOUT_QUEUE or outcome.may_drop:
+        # An answer for a sender without a queue is dropped.
+        if not isinstance(queued, Refusal) or queued in GIVEN_UP or outcome.may_drop:
             return None
         return self.rejected(reason_of(queued), name, request.sender.did)
 

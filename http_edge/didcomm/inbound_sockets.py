@@ -21,7 +21,7 @@ from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.http_endpoint import close_code
-from http_edge.didcomm.identities import Identities, speak_as, speaker
+from http_edge.didcomm.identities import GIVEN_UP, Identities, speak_as, speaker
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
@@ -47,7 +47,6 @@ _LEASES_MAX: Final = 4
 """Other agents on one socket whose leases end with it; those of one more end by themselves."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
-_GIVEN_UP: Final = (Refusal.NOT_SPEAKING, Refusal.NOT_CONNECTED)
 _LONG_POLLS_MAX: Final = 8
 """Long polls of one socket at once; one more is answered without waiting."""
 
@@ -120,7 +119,7 @@ class _Peer:
     async def _push(self, work: _Push, wake: Wake) -> None:
         """Push; then close the socket of a DID that was given up, if its successor is not on it."""
         refused = await work(wake)
-        if refused in _GIVEN_UP and self.speaker == speaker():
+        if refused in GIVEN_UP and self.speaker == speaker():
             self.close_after(refused)
 
     def close_after(self, refused: Refusal) -> None:

@@ -108,16 +108,13 @@ class Pump:
             self._sending = asyncio.get_running_loop().create_task(self._send_pushed())
 
     async def _send_pushed(self) -> None:
+        """Send what was pushed in deliveries, after those that are being fetched or packed."""
         if self._handing_out:
             return
         pushed, self._pushed = self._pushed, []
-        await self._send(pushed)
-
-    async def _send(self, messages: Sequence[DeliveredMessage]) -> None:
-        """Send messages in deliveries, after those that are being fetched or packed."""
         async with self._sends_in_order:
-            for start in range(0, len(messages), _BATCH):
-                await self._send_batch(messages[start : start + _BATCH])
+            for start in range(0, len(pushed), _BATCH):
+                await self._send_batch(pushed[start : start + _BATCH])
 
     async def sent(self) -> None:
         """Wait until what is being fetched is on its way: an answer must not overtake it."""
