@@ -8,7 +8,6 @@ corrects the edge. A forward to a key's name on the other curve finds the same o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -26,7 +25,6 @@ FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
 """The name of a forward in measures and refusal counts, by DIDComm generation."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
-_NO_DIDS: Final[Mapping[str, Sequence[str]]] = {}
 Wake: TypeAlias = Callable[[str], None]
 """Called with an identity for which a message was queued; must not block."""
 
@@ -61,11 +59,12 @@ class Forwarding:
         name: str,
         envelopes: QueueEnvelopes,
         command: bytes,
-        dids: Mapping[str, Sequence[str]] = _NO_DIDS,
+        dids: Mapping[str, Sequence[str]],
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
-        ``command`` is the key of the message in the log, ``dids`` as in ``messages.Forward``.
+        ``command`` is the key of the message in the log, ``dids`` as in ``messages.Forward``. By
+        ``command`` the owner of several names of a message knows a repetition, and stores it once.
         """
         reply = await self._forward(name, envelopes, command)
         if reply is not Refusal.KEY_UNKNOWN:
@@ -93,21 +92,6 @@ class Forwarding:
         if not isinstance(reply, Refusal):
             self._owners[name] = found.owner_did
         return reply
-
-    async def forward_to_all(
-        self,
-        names: Sequence[str],
-        envelopes: QueueEnvelopes,
-        command: bytes,
-        dids: Mapping[str, Sequence[str]] = _NO_DIDS,
-    ) -> list[EnvelopeQueued | Refusal]:
-        """Queue envelopes for the owners of these names, all at once; return a reply for each name.
-
-        An owner of several of them stores the envelopes once: by ``command`` it knows a repetition.
-        """
-        return await asyncio.gather(
-            *[self.forward(name, envelopes, command, dids) for name in names]
-        )
 
     async def _find(self, name: str, command: bytes) -> KeyOwner | Refusal:
         """Find the owner of a name; refused for the disk no later than its queue would refuse."""

@@ -100,7 +100,7 @@ class Mediator:
 
     async def forward(self, name: str, payload: bytes = b"{}") -> EnvelopeQueued | Refusal:
         command = payload.ljust(16, b"-")[:16]
-        return await self.forwarding.forward(name, QueueEnvelopes("", [payload], 2), command)
+        return await self.forwarding.forward(name, QueueEnvelopes("", [payload], 2), command, {})
 
     async def waiting(self, account: str) -> int:
         state = await self.agents.ask(account, QueryQueue(), COMMAND, QueueState)
