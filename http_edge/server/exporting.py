@@ -155,7 +155,6 @@ class ContinuousExport:
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
         self._steps = 0
-        self._made: Exported | None = None
         self._is_behind = True
         self._erasing_at_s = self._pruning_at_s = self._rewriting_from_s = self._step_at_s = 0.0
         self._failed: dict[Rewriting, _Failed] = {}
@@ -205,14 +204,15 @@ class ContinuousExport:
         self._step(log, exporter)
         if not self._is_behind or time.monotonic() >= self._rewriting_from_s:
             self._rewrite_due(exporter, partial(self._keep_up, log, exporter))
-        self._note(exporter.catalog)
+        self._show(exporter.catalog)
         if not self._is_behind:
             stopping.wait(self._settings.export.lag_s_max)
 
     def _step(self, log: EventLog, exporter: Exporter) -> None:
-        self._made, self._is_behind = None, True  # so it stays if this fails
+        self._is_behind = True  # so it stays if this fails
         self._reporter.on_log(log.position())
-        self._made = step = exporter.step()
+        step = exporter.step()
+        self._fault, self._wait_s = "", _RETRY_S_MIN
         if step is not None:
             self._reporter.on_step(step.last)
             self._on_step(step)
@@ -223,11 +223,8 @@ class ContinuousExport:
             self._publish(log, exporter.head_note)
             self._step_at_s += self._settings.export.lag_s_max
 
-    def _note(self, catalog: Catalog) -> None:
-        """Note the last step, which may have been made while files were rewritten."""
-        if self._made is None and self._is_behind:
-            return  # it failed
-        self._fault, self._wait_s = "", _RETRY_S_MIN
+    def _show(self, catalog: Catalog) -> None:
+        """Show that all is exported, if it is, and which files could not be rewritten."""
         if not self._is_behind:
             self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
 
@@ -246,7 +243,7 @@ class ContinuousExport:
                 raise
             self._report(error)
             self._step_at_s = time.monotonic() + self._settings.export.retry_s_max
-        self._note(exporter.catalog)
+        self._show(exporter.catalog)
 
     def _purposes(self) -> Iterator[Rewriting]:
         """Yield the purposes for which the settings have files rewritten."""
