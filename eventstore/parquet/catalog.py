@@ -9,10 +9,12 @@ except those inside the positions of a wider one, which replaced them
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from eventstore.log.faults import Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
@@ -41,7 +43,7 @@ from eventstore.parquet.manifest import (
     positions_of,
 )
 from eventstore.parquet.schema import FORMAT
-from eventstore.parquet.table import ReadTable, TableFile, read_table
+from eventstore.parquet.table import TableFile, read_table
 from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
@@ -190,23 +192,12 @@ def catalog_of(
         ExportDamaged: names the file and says what is wrong with it.
         ExportUnavailable: the place cannot be read now.
     """
-    for tried in range(_TRIES):
-        head = _head(place, verify)
-        if head is None or head.format == FORMAT:
-            reading: _Reading | _ManifestReading = _ManifestReading(place, head, verify, known)
-        else:
-            reading = _Reading(place, head, verify, known, is_listed=is_listed, is_whole=is_whole)
-        try:
-            return reading.catalog()
-        except (ExportDamaged, FileMissing) as error:
-            # An exporter or a compaction may have changed the export between two reads.
-            if tried == _TRIES - 1 or not reading.is_outdated():
-                if isinstance(error, FileMissing):
-                    raise ExportDamaged(
-                        str(error), Damage.MISSING, "it was listed before"
-                    ) from error
-                raise
-    raise AssertionError
+    read = partial(_catalog, place, verify, known, is_listed=is_listed, is_whole=is_whole)
+    for _ in range(_TRIES - 1):
+        # An exporter or a compaction may have changed the export between two reads.
+        with suppress(ExportDamaged):
+            return read()
+    return read()
 
 
 def read_data(place: ExportPlace, file: DataFile, *, is_compared: bool = True) -> bytes:
@@ -242,6 +233,23 @@ def _is_named(place: ExportPlace, path: str) -> bool:
     return path in indexed.union(file.path for file in newest.files)
 
 
+def _catalog(
+    place: ExportPlace,
+    verify: Verify | None,
+    known: Sequence[Statement],
+    *,
+    is_listed: bool,
+    is_whole: bool,
+) -> Catalog:
+    head = _head(place, verify)
+    if head is None:
+        return Catalog(None, strays=sorted([*place.sizes(MANIFESTS), *place.data_sizes()]))
+    reading = _Reading(place, head, verify, known)
+    if head.format == FORMAT:
+        return reading.by_manifests()
+    return reading.by_table(is_listed=is_listed, is_whole=is_whole)
+
+
 def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:
     try:
         return export_head(place, verify)
@@ -251,99 +259,69 @@ def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:
         return None
 
 
-class _ManifestReading:
-    """One reading of an export of an earlier release, where only the manifests say what counts."""
+class _Reading(NamedTuple):
+    """One reading of an export."""
 
-    def __init__(
-        self,
-        place: ExportPlace,
-        head: ExportHead | None,
-        verify: Verify | None,
-        known: Sequence[Statement],
-    ) -> None:
-        self._place, self._head, self._verify, self._known = place, head, verify, known
-        self._listed = place.sizes(MANIFESTS)
+    place: ExportPlace
+    head: ExportHead
+    verify: Verify | None
+    known: Sequence[Statement]
 
-    def catalog(self) -> Catalog:
-        sizes = self._place.data_sizes()
-        if self._head is None:
-            return Catalog(None, strays=sorted([*self._listed, *sizes]))
-        names = sorted(filter(is_manifest, self._listed))
-        known = [s for s in self._known if s.manifest.path in self._listed]
-        statements = _chain(_statements(self._place, names, self._verify, known), self._head)
-        files = _checked_files(statements, self._place.data_sizes())
+    def by_manifests(self) -> Catalog:
+        """Read an export of an earlier release, where only the manifests say what counts."""
+        listed, sizes = self.place.sizes(MANIFESTS), self.place.data_sizes()
+        known = [s for s in self.known if s.manifest.path in listed]
+        statements = self._chain(self._read([*filter(is_manifest, listed)], known))
+        files = _checked_files(statements, self.place.data_sizes())
         counting = {statement.manifest.path for statement in statements}
         newest = statements[-1].manifest if statements else None
         return Catalog(
-            head=self._head,
+            head=self.head,
             statements=statements,
-            strays=sorted((self._listed.keys() - counting) | (sizes.keys() - files)),
+            strays=sorted((listed.keys() - counting) | (sizes.keys() - files)),
             heads=heads_of(newest.path, newest) if newest else {},
         )
 
-    def is_outdated(self) -> bool:
-        return self._place.sizes(MANIFESTS) != self._listed
-
-
-class _Reading:
-    """One reading of an export with a table."""
-
-    def __init__(
-        self,
-        place: ExportPlace,
-        head: ExportHead,
-        verify: Verify | None,
-        known: Sequence[Statement],
-        *,
-        is_listed: bool,
-        is_whole: bool,
-    ) -> None:
-        self._place, self._head, self._verify, self._known = place, head, verify, known
-        self._is_listed, self._is_whole = is_listed, is_whole
-        self._table: ReadTable | None = None
-
-    def catalog(self) -> Catalog:
+    def by_table(self, *, is_listed: bool, is_whole: bool) -> Catalog:
+        """Read an export whose table says what counts."""
         # Read before the table: a mark of a later version than the table's then proves a cut table.
-        mark = read_mark(self._place, self._verify)
-        table = self._table = read_table(self._place)
-        said, commit = read_version(self._place, table.version, self._verify)
-        _check_owner(commit_path(said.version), said.signed_by, self._head)
+        mark = read_mark(self.place, self.verify)
+        table = read_table(self.place)
+        said, commit = read_version(self.place, table.version, self.verify)
+        self._check_owner(commit_path(said.version), said.signed_by)
         if mark is not None:
-            _check_owner(END, mark.signed_by, self._head)
+            self._check_owner(END, mark.signed_by)
             check_end(mark, said.version, commit)
-        statements = self._statements(said)
+        statements = self._statements(said, is_whole=is_whole)
         for damage in table_damage(table.files, statements):
             raise damage
         heads = self._heads(said, statements)
         counting = {statement.manifest.path for statement in statements}
         strays: list[str] = []
-        if self._is_listed or said.files <= LISTED_FILES_MAX:
-            sizes = self._place.data_sizes()
+        if is_listed or said.files <= LISTED_FILES_MAX:
+            sizes = self.place.data_sizes()
             strays = sorted(sizes.keys() - _checked_files(statements, sizes))
-        if self._is_listed:
+        if is_listed:
             folders = (MANIFESTS, SUMMARIES, INDEX)
-            listed = {path for folder in folders for path in self._place.sizes(folder)}
+            listed = {path for folder in folders for path in self.place.sizes(folder)}
             indexed = {file.path for file in said.index.files} if said.index else set()
             strays = sorted([*strays, *(listed - counting - indexed - {said.summary})])
-        return Catalog(self._head, statements, strays, heads, said, commit, mark)
+        return Catalog(self.head, statements, strays, heads, said, commit, mark)
 
-    def is_outdated(self) -> bool:
-        return self._table is None or read_table(self._place).version != self._table.version
-
-    def _statements(self, said: TableVersion) -> list[Statement]:
-        summary = read_summary(self._place, said)
+    def _statements(self, said: TableVersion, *, is_whole: bool) -> list[Statement]:
+        summary = read_summary(self.place, said)
         named = counting_in(said, summary)
         # A rewritten manifest stands for the same rows as the one in the summary.
-        found = [] if self._is_whole else [s for s in summary if s.manifest.path in named]
-        known = [s for s in self._known if named.get(s.manifest.path) == s.sha256]
+        found = [] if is_whole else [s for s in summary if s.manifest.path in named]
+        known = [s for s in self.known if named.get(s.manifest.path) == s.sha256]
         unread = named.keys() - {s.manifest.path for s in found}
-        found += _statements(self._place, sorted(unread), self._verify, known)
+        found += self._read(unread, known)
         for statement in found:
             path = statement.manifest.path
             if named.get(path, statement.sha256) != statement.sha256:
                 why = f"its SHA-256 is not that of {commit_path(said.version)}"
                 raise ExportDamaged(path, Damage.CHANGED, why)
-        statements = _chain(found, self._head)
+        statements = self._chain(found)
         newest = statements[-1].manifest if statements else None
         if (said.manifest, said.position) != ((newest.path, newest.last) if newest else ("", 0)):
             why = f"names {said.manifest or 'no manifest'} as the newest one, which is another"
@@ -355,11 +333,37 @@ class _Reading:
             return {}
         newest = statements[-1]
         if said.manifest not in said.since:
-            newest = parse_manifest(said.manifest, self._place.read(said.manifest), self._verify)
+            content = self.place.read_named(said.manifest, f"named by {commit_path(said.version)}")
+            newest = parse_manifest(said.manifest, content, self.verify)
             if newest.sha256 != statements[-1].sha256:
                 why = f"its SHA-256 is not that of {said.summary}"
                 raise ExportDamaged(said.manifest, Damage.CHANGED, why)
         return heads_of(said.manifest, newest.manifest)
+
+    def _read(self, names: Iterable[str], known: Sequence[Statement]) -> list[Statement]:
+        """Read the manifests of these names, except known ones."""
+        unread = sorted({*names} - {statement.manifest.path for statement in known})
+        contents = self.place.read_all(unread)
+        for name in unread:
+            if name not in contents:
+                raise ExportDamaged(name, Damage.MISSING, "it was listed before")
+        return [*known, *(parse_manifest(name, contents[name], self.verify) for name in unread)]
+
+    def _chain(self, found: Sequence[Statement]) -> list[Statement]:
+        """The manifests that count, checked that each continues from the one before."""
+        chain: list[Statement] = []
+        reached, link = 0, ""
+        for statement in _counting(found):
+            manifest = statement.manifest
+            check_continues(manifest, reached, link)
+            self._check_owner(manifest.path, manifest.signed_by)
+            chain.append(statement)
+            reached, link = manifest.last, statement.link
+        return chain
+
+    def _check_owner(self, path: str, signed_by: str) -> None:
+        for damage in owner_damage(path, signed_by, self.head.public_key):
+            raise damage
 
 
 def counting_in(said: TableVersion, summary: Sequence[Statement]) -> dict[str, str]:
@@ -406,35 +410,6 @@ def table_damage(
         if named.get(path) != table.get(path):
             why = "the table differs from the manifests that its newest version names"
             yield ExportDamaged(path, Damage.BROKEN_COMMIT, why)
-
-
-def _statements(
-    place: ExportPlace, names: Sequence[str], verify: Verify | None, known: Sequence[Statement]
-) -> list[Statement]:
-    """Read the manifests of these names, except known ones."""
-    unread = sorted(set(names) - {statement.manifest.path for statement in known})
-    contents = place.read_all(unread)
-    if missing := [name for name in unread if name not in contents]:
-        raise FileMissing(missing[0])
-    return [*known, *(parse_manifest(name, contents[name], verify) for name in unread)]
-
-
-def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
-    """The manifests that count, checked that each continues from the one before."""
-    chain: list[Statement] = []
-    reached, link = 0, ""
-    for statement in _counting(found):
-        manifest = statement.manifest
-        check_continues(manifest, reached, link)
-        _check_owner(manifest.path, manifest.signed_by, head)
-        chain.append(statement)
-        reached, link = manifest.last, statement.link
-    return chain
-
-
-def _check_owner(path: str, signed_by: str, head: ExportHead) -> None:
-    for damage in owner_damage(path, signed_by, head.public_key):
-        raise damage
 
 
 def _counting(found: Sequence[Statement]) -> Iterator[Statement]:
