@@ -53,10 +53,10 @@ from eventstore.parquet.write.compaction import (
 )
 from eventstore.parquet.write.erasing import GoneNames, contents_in
 from eventstore.parquet.write.index import IndexWriter
-from eventstore.parquet.write.pruning import Plan, old_part, prune
+from eventstore.parquet.write.pruning import Plan, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
 from eventstore.parquet.write.table import Clock, TableWriter
-from eventstore.parquet.write.tree import TreeWriter, require_tiles
+from eventstore.parquet.write.tree import TreeWriter
 
 _MS: Final = 1_000
 
@@ -302,15 +302,10 @@ class Exporter:
         Raises as ``step``, and whatever ``plan`` raises.
         """
         self.sweep(self._times.replaced_kept_s)
-        statements, seam = self._catalog.statements, seam_position(self._log)
+        seam, at_ms = seam_position(self._log), self._clock()
+        left = [s for s in self._catalog.statements if s.manifest.last <= seam]
         rewriting = self._rewriting()._replace(after_part=partial(self._between, after_part))
-        old = old_part(rewriting, statements, seam=seam, until_ms=until_ms)
-        if old is None:
-            return 0
-        manifests = [statement.manifest for statement in old.run]
-        require_tiles(self._place, manifests, rewriting.after_part)
-        at_ms, bounds = self._clock(), self._bounds
-        found = prune(rewriting, old, plan, at_ms=at_ms, bounds=bounds)
+        found = prune(rewriting, left, plan, until_ms=until_ms, at_ms=at_ms, bounds=self._bounds)
         if found is None:
             return 0
         self._replace(found[0], is_change=True)

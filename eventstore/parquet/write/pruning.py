@@ -18,24 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore.log.event_log import LogRow
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import (
-    DataFile,
-    Manifest,
-    Pruned,
-    Statement,
-)
+from eventstore.parquet.manifest import DataFile, Manifest, Pruned, Statement
 from eventstore.parquet.rows import manifest_rows, read_table
 from eventstore.parquet.write.commit import files_by_day, write_data
 from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.step import Bounds
+from eventstore.parquet.write.tree import require_tiles
 
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -64,35 +60,69 @@ Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int, int],
 position, and the position up to which rows were pruned before."""
 
 
-class OldPart(NamedTuple):
-    """The old manifests of an export."""
-
-    run: Sequence[Statement]
-    recorded_until_ms: int
-    """When the last row of these manifests was recorded, Unix milliseconds."""
-
-
-def old_part(
-    rewriting: Rewriting, statements: Sequence[Statement], *, seam: int, until_ms: int
-) -> OldPart | None:
-    """The first manifests, if their rows have left the log and were recorded by ``until_ms``.
-
-    The part ends before the first manifest with a younger row, even if older ones follow: clocks
-    may have been ahead, and the positions of one manifest have no gap. None if nothing can go.
+def prune(
+    rewriting: Rewriting,
+    statements: Sequence[Statement],
+    plan: Plan,
+    *,
+    until_ms: int,
+    at_ms: int,
+    bounds: Bounds,
+) -> tuple[Compacted, int] | None:
+    """Write the rows that stay of the old manifests, and the manifest that replaces these.
 
     Args:
-        rewriting: the place of the export is used, and ``after_part``.
-        statements: the export's manifests.
-        seam: the position up to which rows have left the log.
-        until_ms: Unix milliseconds.
+        rewriting: the place of the export, and what is needed to write there.
+        statements: the first manifests, whose rows have left the log.
+        plan: finds the rows that leave.
+        until_ms: only manifests whose rows were all recorded by then are replaced, Unix ms.
+        at_ms: now, Unix milliseconds.
+        bounds: for the rows of a file.
+
+    Returns:
+        The replacement, and the number of rows that it leaves out; None if nothing can go.
 
     Raises:
-        ExportDamaged, ExportUnavailable: as ``read_table``.
+        ExportDamaged: a file is not what its manifest says, or tiles lack seals of these manifests.
+        ExportUnavailable: the place cannot be read or written now.
+        Whatever ``plan`` raises.
+    """
+    run, recorded_until_ms = _old_run(rewriting, statements, until_ms)
+    # A pruned manifest alone has nothing to lose; one without a tree cannot replace others.
+    if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is None:
+        return None
+    manifests = [statement.manifest for statement in run]
+    require_tiles(rewriting.place, manifests, rewriting.after_part)
+    before = manifests[0].pruned
+    pruned_up_to = manifests[0].last if before else 0
+    leaving = plan(lambda: _rows(rewriting, run), manifests[-1].last, pruned_up_to)
+    rows = len(leaving)
+    if not rows:
+        return None
+    written = list(_rest(rewriting, run, leaving, bounds))
+    files, contents = [file for file, _ in written], sum(counted for _, counted in written)
+    again = 1 + max(manifest.rewritten or 0 for manifest in manifests)
+    pruned = Pruned(
+        rows=rows + (before.rows if before else 0),
+        recorded_until_ms=recorded_until_ms,
+        at_ms=at_ms,
+    )
+    compacted = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
+    return compacted, rows
+
+
+def _old_run(
+    rewriting: Rewriting, statements: Sequence[Statement], until_ms: int
+) -> tuple[Sequence[Statement], int]:
+    """The first manifests whose rows were recorded by ``until_ms``, and when the last of these was.
+
+    The run ends before the first manifest with a younger row, even if older ones follow: clocks
+    may have been ahead, and the positions of one manifest have no gap.
     """
     run: list[Statement] = []
     recorded_ms = 0
     for statement in statements:
-        if statement.manifest.last > seam or _begins_ms(statement) > until_ms:
+        if _begins_ms(statement) > until_ms:
             break
         last_ms = _recorded_ms(rewriting.place, statement.manifest)
         rewriting.after_part()
@@ -100,43 +130,7 @@ def old_part(
             break
         run.append(statement)
         recorded_ms = max(recorded_ms, last_ms)
-    # A pruned manifest alone has nothing to lose; one without a tree cannot replace others.
-    if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is None:
-        return None
-    return OldPart(run, recorded_ms)
-
-
-def prune(
-    rewriting: Rewriting, old: OldPart, plan: Plan, *, at_ms: int, bounds: Bounds
-) -> tuple[Compacted, int] | None:
-    """Write the rows that stay of the old part, and the manifest that replaces it.
-
-    Returns:
-        The replacement, and the number of rows that it leaves out; None if all are needed.
-
-    Raises:
-        ExportDamaged: a file is not what its manifest says.
-        ExportUnavailable: the place cannot be read or written now.
-        Whatever ``plan`` raises.
-    """
-    run = old.run
-    last = run[-1].manifest.last
-    before = run[0].manifest.pruned
-    pruned_up_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
-    leaving = plan(lambda: _rows(rewriting, run), last, pruned_up_to)
-    rows = len(leaving)
-    if not rows:
-        return None
-    written = list(_rest(rewriting, run, leaving, bounds))
-    files, contents = [file for file, _ in written], sum(counted for _, counted in written)
-    again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
-    pruned = Pruned(
-        rows=rows + (0 if before is None else before.rows),
-        recorded_until_ms=old.recorded_until_ms,
-        at_ms=at_ms,
-    )
-    compacted = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
-    return compacted, rows
+    return run, recorded_ms
 
 
 def _begins_ms(statement: Statement) -> int:
