@@ -102,17 +102,17 @@ def entries_of(rows: pa.Table, first: int) -> pa.UInt64Array:
         first: at most the position of the first row.
     """
     named = rows.select(list(OF_ENTRIES)).filter(pc.not_equal(rows["type"], SEAL_TYPE))
-    named = named.combine_chunks()
-    offsets = pc.subtract(named["position"], first)
-    found = [(_stream_keys(named["stream"]), offsets)]
-    is_message = pc.equal(named["type"], "message-queued")
-    found += [
-        _keys_of_names(pc.if_else(is_message, named["sender_did"], None), offsets),
-        _keys_of_names(named["by_did"], offsets),
-        _keys_of_names(named["owner_did"], offsets),
-        _keys_of_texts(named["message_id"], offsets),
-        _keys_of_texts(*_flattened(named["message_ids"], offsets)),
-        _keys_of_names(*_refused(named["refusals"], offsets)),
+    columns = {name: named[name].combine_chunks() for name in OF_ENTRIES}
+    offsets = pc.subtract(columns["position"], first)
+    is_message = pc.equal(columns["type"], "message-queued")
+    found = [
+        (_stream_keys(columns["stream"]), offsets),
+        _keys_of_names(pc.if_else(is_message, columns["sender_did"], None), offsets),
+        _keys_of_names(columns["by_did"], offsets),
+        _keys_of_names(columns["owner_did"], offsets),
+        _keys_of_texts(columns["message_id"], offsets),
+        _keys_of_texts(*_flattened(columns["message_ids"], offsets)),
+        _keys_of_names(*_refused(columns["refusals"], offsets)),
     ]
     return sorted_entries([_entries(keys, at) for keys, at in found])
 
@@ -139,18 +139,13 @@ def _words(entries: pa.UInt64Array) -> memoryview:
     return content[start : start + len(entries) * _ENTRY_BYTES].cast("Q")
 
 
-def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _stream_keys(streams: pa.ChunkedArray) -> pa.Array:
+def _stream_keys(streams: pa.Array) -> pa.Array:
     """The first four bytes of each stream, as numbers."""
-    array = _flat(streams)
     words = pa.Array.from_buffers(
         pa.uint32(),
-        _STREAM_WORDS * len(array),
-        [None, array.buffers()[1]],
-        offset=_STREAM_WORDS * array.offset,
+        _STREAM_WORDS * len(streams),
+        [None, streams.buffers()[1]],
+        offset=_STREAM_WORDS * streams.offset,
     )
     return pc.list_element(pa.FixedSizeListArray.from_arrays(words, _STREAM_WORDS), 0)
 
@@ -158,9 +153,9 @@ def _stream_keys(streams: pa.ChunkedArray) -> pa.Array:
 def _keys_of_names(names: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The keys of named identities; each distinct name is hashed once, as most occur often."""
     is_there = pc.and_(pc.is_valid(names), pc.not_equal(names, ""))
-    encoded = _flat(names).filter(_flat(is_there)).dictionary_encode()
+    encoded = names.filter(is_there).dictionary_encode()
     keys = pa.array(map(identity_key, encoded.dictionary.to_pylist()), pa.uint32())
-    return keys.take(encoded.indices), _flat(offsets).filter(_flat(is_there))
+    return keys.take(encoded.indices), offsets.filter(is_there)
 
 
 def _message_hash(message_id: str) -> bytes:
@@ -168,16 +163,15 @@ def _message_hash(message_id: str) -> bytes:
 
 
 def _keys_of_texts(texts: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
-    is_there = _flat(pc.is_valid(texts))
-    found = _flat(texts).filter(is_there).to_pylist()
+    is_there = pc.is_valid(texts)
+    found = texts.filter(is_there).to_pylist()
     hashes = b"".join([_message_hash(text) for text in found])
     keys = pa.Array.from_buffers(pa.uint32(), len(found), [None, pa.py_buffer(hashes)])
-    return keys, _flat(offsets).filter(is_there)
+    return keys, offsets.filter(is_there)
 
 
 def _flattened(lists: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
-    array = _flat(lists)
-    return pc.list_flatten(array), _flat(offsets).take(pc.list_parent_indices(array))
+    return pc.list_flatten(lists), offsets.take(pc.list_parent_indices(lists))
 
 
 def _refused(refusals: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -187,7 +181,7 @@ def _refused(refusals: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]
 
 def _entries(keys: pa.Array, offsets: pa.Array) -> pa.Array:
     high = pc.shift_left(pc.cast(keys, pa.uint64()), pa.scalar(OFFSET_BITS, pa.uint64()))
-    return pc.bit_wise_or(high, pc.cast(_flat(offsets), pa.uint64()))
+    return pc.bit_wise_or(high, pc.cast(offsets, pa.uint64()))
 
 
 def encoded_index(entries: pa.UInt64Array) -> tuple[bytes, str]:
