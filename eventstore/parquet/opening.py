@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -113,26 +113,27 @@ class DatabaseExport:
             return self.catalog.last
         if isinstance(as_of, int):
             return as_of
-        day, reached = as_of.astimezone(UTC).date().isoformat(), 0
-        until = pa.scalar(as_of, TIME)
-        for file in sorted(self.catalog.files, key=lambda file: -file.last):
-            if file.last > reached and file.day <= day:
-                rows = self._read(file, "position", "type", "recorded_at")
-                is_by_then = pc.less_equal(rows["recorded_at"], until)
-                seals = rows.filter(pc.and_(pc.equal(rows["type"], SEAL_TYPE), is_by_then))
-                reached = max(reached, pc.max(seals["position"]).as_py() or 0)
-        return reached
+        day = as_of.astimezone(UTC).date().isoformat()
+        files = [file for file in self.catalog.files if file.day <= day]
+        newest = self._newest_seal(files, "recorded_at", pa.scalar(as_of, TIME))
+        return newest[0] if newest else 0
 
     def newest_seal(self, position: int) -> tuple[int, bytes] | None:
         """The position and the digest of the newest seal up to a position; None if there is none.
 
         It tells this log from every other up to there. Raises as ``position_at``.
         """
+        return self._newest_seal(self.files(0, position), "position", position)
+
+    def _newest_seal(
+        self, files: Iterable[DataFile], column: str, most: Any
+    ) -> tuple[int, bytes] | None:
+        """The newest seal in files among those with at most this value in a column."""
         newest: tuple[int, bytes] | None = None
-        for file in sorted(self.files(0, position), key=lambda file: -file.last):
+        for file in sorted(files, key=lambda file: -file.last):
             if newest is None or file.last > newest[0]:
-                rows = self._read(file, "position", "type", "digest")
-                is_until = pc.less_equal(rows["position"], position)
+                rows = self._read(file, "position", "type", "recorded_at", "digest")
+                is_until = pc.less_equal(rows[column], most)
                 seals = rows.filter(pc.and_(pc.equal(rows["type"], SEAL_TYPE), is_until))
                 for last in seals.slice(max(seals.num_rows - 1, 0)).to_pylist():
                     newest = max(newest or (0, b""), (last["position"], last["digest"]))
