@@ -1,7 +1,7 @@
 """The place of an export: files that appear whole and durable, or not at all.
 
 On a local disk, a file gets a temporary name, fsync, a rename, and fsync of its folder. In an
-object store, a finished object appears whole. Elsewhere: a temporary name and a rename.
+object store, a finished object appears whole.
 
 A folder of an export that is made here is for its owner alone, as the file of a log is; one that
 exists keeps its permissions.
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -40,7 +40,6 @@ _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
 _OF_OWNER: Final = 0o700
 _OF_UMASK: Final = 0o777
-_OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
 _S3_OPTIONS: Final = {
     # A store that does not answer is reported as gone after about ten seconds, not minutes.
     "max_retries": "3",
@@ -68,15 +67,15 @@ def _free() -> None:
 
 
 class ExportPlace:
-    """A folder of any ``pyarrow.fs`` file system.
+    """A folder of this machine, or of an object store that ``pyarrow.fs`` knows.
 
     Every method raises ``ExportUnavailable`` when the file system fails.
 
     Attributes:
         check: Raises if this process may not write here now; called before each change.
         table: The address of this export's table, ``EVENTS`` of this folder.
-        is_local: Whether the folder is on this machine.
-        has_drafts: Whether a file has a temporary name while it is written, which a kill leaves.
+        is_local: Whether the folder is on this machine. Only there has a file a temporary name
+            while it is written, which a kill leaves.
     """
 
     def __init__(
@@ -88,11 +87,10 @@ class ExportPlace:
         table: TableAddress | None = None,
     ) -> None:
         """Without a ``table`` the folder must be on this machine."""
-        self.filesystem, self.root = _unwrapped(filesystem, root.rstrip("/"))
+        self.filesystem, self.root = filesystem, root.rstrip("/")
         self.check = check
         self.table = table or TableAddress(f"{self.root}/{EVENTS}", {})
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
-        self.has_drafts = self.filesystem.type_name not in _OBJECT_STORES
 
     def address(self) -> str:
         """The address of this place, the same for all spellings of it."""
@@ -257,17 +255,12 @@ class ExportPlace:
                 file.unlink()
 
     def _write_elsewhere(self, path: str, content: bytes | pa.Buffer) -> None:
-        name = path + PART if self.has_drafts else path
-        if name != path:
-            self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
-        with self.filesystem.open_output_stream(name) as stream:
+        with self.filesystem.open_output_stream(path) as stream:
             stream.write(content)
         # A stream that fails and is then closed may leave a shorter file.
-        written = self.filesystem.get_file_info(name).size
+        written = self.filesystem.get_file_info(path).size
         if written != len(content):
             raise OSError(f"{written} of {len(content)} bytes were written")
-        if name != path:
-            self.filesystem.move(name, path)
 
 
 def open_place(target: str) -> ExportPlace:
@@ -374,13 +367,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _unwrapped(filesystem: fs.FileSystem, root: str) -> tuple[fs.FileSystem, str]:
-    while isinstance(filesystem, fs.SubTreeFileSystem):
-        root = f"{filesystem.base_path.rstrip('/')}/{root}".rstrip("/")
-        filesystem = filesystem.base_fs
-    return filesystem, root
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
@@ -109,8 +112,22 @@ def _assert_published_head_is_of(
     assert head.size <= len(rows)
 
 
+class _Object(io.BytesIO):
+    """An object of a store, which is there whole once it is closed."""
+
+    def __init__(self, put: Callable[[bytes], object]) -> None:
+        super().__init__()
+        self._put = put
+
+    def close(self) -> None:
+        if not self.closed:
+            content = self.getvalue()
+            super().close()
+            self._put(content)
+
+
 class FailingHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """A file system over another one, whose nth change fails, before or after it was made."""
+    """An object store in a folder, whose nth change fails, before or after it was made."""
 
     def __init__(self, filesystem: fs.FileSystem) -> None:
         self._filesystem = filesystem
@@ -166,7 +183,12 @@ class FailingHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has
         return self._filesystem.open_input_file(path)
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
-        return self._change(self._filesystem.open_output_stream, path)
+        return pa.PythonFile(_Object(partial(self._change, self._put, path)), mode="w")
+
+    def _put(self, path: str, content: bytes) -> None:
+        self._filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(content)
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
         raise OSError(1, "not here")

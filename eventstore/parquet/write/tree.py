@@ -131,7 +131,7 @@ class TreeWriter:
             begin, end = (full_tiles(tree.size, level) for tree in (before, self._tree))
             # A killed step may have left drafts at a place where a later one has only a full tile.
             with_drafts, without = range(begin, end + 1), range(begin, end)[: bool(last)]
-            for number in with_drafts if self._place.has_drafts else without:
+            for number in with_drafts if self._place.is_local else without:
                 folder = partial_folder(Tile(level, number))
                 for path in self._place.sizes(f"{TREE}/{folder}"):
                     if number < end or path.endswith(PART):
