@@ -10,12 +10,11 @@ that its manifest signs.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,9 +38,7 @@ from eventstore.parquet.tree import tiles_in
 _COLUMNS: Final = ("position", "stream", "identity", "version", "type", "type_version", "state")
 _OF_SEALS_ALONE: Final = "epoch"
 """The column that all seals and no other rows fill: a group has as many seals as values."""
-_OPEN_MAX: Final = 4
-"""The most manifests whose files are open at once."""
-_GROUPS_KEPT: Final = 2
+_CHUNKS_KEPT: Final = 2
 """The row groups that stay in memory: some 20 MB each, or as many as a file with contents has."""
 
 
@@ -60,7 +57,10 @@ class Transaction(NamedTuple):
 
 
 class SealedRows:
-    """Finds and proves transactions of one export by position; a context manager."""
+    """Finds and proves transactions of one export by position; a context manager.
+
+    The files of one manifest are open at a time: callers go by position.
+    """
 
     def __init__(self, place: ExportPlace, catalog: Catalog) -> None:
         """``catalog`` is what the export held when it was opened."""
@@ -70,8 +70,7 @@ class SealedRows:
         self._seals = [0, *accumulate(map(_seals_in, self._manifests))]
         self._tree = self._manifests[-1].tree if self._manifests else None
         self._subtree: Subtrees = cache(tiles_in(place, self._tree.size if self._tree else 0))
-        self._opened: OrderedDict[int, _ManifestRows] = OrderedDict()
-        self._read: _ChunksRead = OrderedDict()
+        self._opened: tuple[int, _ManifestRows] | None = None
         self._found: Transaction | None = None  # only the last: each has all contents of its rows
 
     def at(self, position: int) -> Transaction:
@@ -98,25 +97,27 @@ class SealedRows:
         return inclusion_proof(index, size, cache(tiles_in(self._place, size)))
 
     def _rows_of(self, number: int) -> _ManifestRows:
-        """The rows of a manifest; the manifests used last stay open."""
-        rows = self._opened.pop(number, None)
-        if rows is None:
-            manifest = self._manifests[number]
-            with _readable(self._place, manifest):
-                is_hashed = self._tree is None
-                rows = _ManifestRows(self._place, manifest, self._read, is_hashed=is_hashed)
-            while len(self._opened) >= _OPEN_MAX:
-                self._opened.popitem(last=False)[1].close()
-        self._opened[number] = rows
+        """The rows of a manifest, which stays open until another one is needed."""
+        if self._opened is not None and self._opened[0] == number:
+            return self._opened[1]
+        self._close()
+        manifest = self._manifests[number]
+        with _readable(self._place, manifest):
+            rows = _ManifestRows(self._place, manifest, is_hashed=self._tree is None)
+        self._opened = number, rows
         return rows
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Close the files."""
-        for rows in self._opened.values():
-            rows.close()
+        self._close()
 
     def _proven(self, window: _Window, seals_before: int) -> Transaction:
         path, table = window.path, window.table
@@ -189,18 +190,12 @@ class _Chunk(NamedTuple):
     """The numbers of the rows that are seals."""
 
 
-_ChunksRead: TypeAlias = OrderedDict[tuple[str, int], _Chunk]
-"""The chunks read last, of any manifest, by its path and their number in it."""
-
-
 class _ManifestRows:
     """The rows of one manifest, read in parts."""
 
-    def __init__(
-        self, place: ExportPlace, manifest: Manifest, read: _ChunksRead, *, is_hashed: bool
-    ) -> None:
+    def __init__(self, place: ExportPlace, manifest: Manifest, *, is_hashed: bool) -> None:
         self._manifest = manifest
-        self._read = read
+        self._chunk = lru_cache(_CHUNKS_KEPT)(self._read_chunk)
         self._close = ExitStack()
         self._files = [self._open(place, file, is_hashed=is_hashed) for file in manifest.files]
         groups = [
@@ -219,8 +214,9 @@ class _ManifestRows:
         self._seals = [0, *accumulate(sum(g.seals for g in chunk) for chunk in self._chunks)]
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and forget what was read."""
         self._close.close()
+        self._chunk.cache_clear()
 
     def around(self, position: int) -> _Window:
         """Read the transaction around a position, without proving it."""
@@ -246,22 +242,14 @@ class _ManifestRows:
         path = file.path if file else self._manifest.path
         return _Window(chunk.table, begin, seal, at, self._seals[first] + found, path)
 
-    def _chunk(self, number: int) -> _Chunk:
-        key = self._manifest.path, number
-        found = self._read.pop(key, None)
-        if found is None:
-            while len(self._read) >= _GROUPS_KEPT:
-                self._read.popitem(last=False)
-            tables = [
-                self._files[group.file].read_row_group(group.number, columns=list(_COLUMNS))
-                for group in self._chunks[number]
-            ]
-            table = pa.concat_tables(tables)
-            wanted = pa.schema(map(SCHEMA.field, _COLUMNS))
-            table = table.replace_schema_metadata().cast(wanted).combine_chunks()
-            found = _chunk_of(table if len(tables) == 1 else table.sort_by("position"))
-        self._read[key] = found
-        return found
+    def _read_chunk(self, number: int) -> _Chunk:
+        tables = [
+            self._files[group.file].read_row_group(group.number, columns=list(_COLUMNS))
+            for group in self._chunks[number]
+        ]
+        wanted = pa.schema(map(SCHEMA.field, _COLUMNS))
+        table = pa.concat_tables(tables).replace_schema_metadata().cast(wanted).combine_chunks()
+        return _chunk_of(table if len(tables) == 1 else table.sort_by("position"))
 
     def _open(self, place: ExportPlace, file: DataFile, *, is_hashed: bool) -> pq.ParquetFile:
         if is_hashed:
