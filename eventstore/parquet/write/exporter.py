@@ -267,7 +267,7 @@ class Exporter:
             left = GoneNames() if path in self._nameless else gone
             found = without_erased_of(self._rewriting(), statement, left)
             if found.compacted is not None:
-                self._replace(found.compacted, is_change=True)
+                self._replace(found.compacted)
                 path = found.compacted.statement.manifest.path
                 taken = TakenOut(*map(sum, zip(taken, found.taken, strict=True)))
             if not found.names_stay:
@@ -308,7 +308,7 @@ class Exporter:
         found = prune(rewriting, left, plan, until_ms=until_ms, at_ms=at_ms, bounds=self._bounds)
         if found is None:
             return 0
-        self._replace(found[0], is_change=True)
+        self._replace(found[0])
         return found[1]
 
     def _between(self, after_part: Callable[[], None]) -> None:
@@ -323,21 +323,20 @@ class Exporter:
         self._is_certain = False
         return Rewriting(self._place, self._log, self._signer, self._catalog.next_version)
 
-    def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
-        """Commit a version with a manifest in place of others.
-
-        ``is_change``: the new files have other rows than those they replace.
-        """
+    def _replace(self, compacted: Compacted) -> None:
+        """Commit a version with a manifest in place of others."""
         replaced = {statement.manifest.path for statement in compacted.run}
         statements = [s for s in self._catalog.statements if s.manifest.path not in replaced]
         statements.append(compacted.statement)
         statements.sort(key=lambda statement: statement.manifest.first)
-        added, removed = compacted.added, compacted.removed
-        self._take(
-            self._table.commit(
-                self._catalog, statements, added=added, removed=removed, is_change=is_change
-            )
+        committed = self._table.commit(
+            self._catalog,
+            statements,
+            added=compacted.added,
+            removed=compacted.removed,
+            is_change=compacted.statement.manifest.rewritten is not None,  # and not only merged
         )
+        self._take(committed)
         self._unswept = self._clock(), self._times.replaced_kept_s * _MS
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
