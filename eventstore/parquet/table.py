@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
@@ -92,7 +93,7 @@ def _actions_of(place: ExportPlace, table: DeltaTable) -> pa.Table:
 
 
 def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, tuple[str, Any]]:
-    """The day and the statistics (``statistics_of``) that an opened table has for each file.
+    """The day and the statistics (``statistics_in``) that an opened table has for each file.
 
     Raises as ``open_table``.
     """
@@ -109,7 +110,22 @@ def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, tuple[str, 
     }
 
 
-def statistics_of(footer: Any, columns: Iterable[str] = STATISTICS) -> dict[str, dict[str, Any]]:
+def statistics_in(place: ExportPlace, path: str) -> dict[str, dict[str, Any]]:
+    """The bounds of ``STATISTICS`` in the footer of a data file, in the form of a table's log.
+
+    Raises:
+        FileMissing: there is no such file.
+        ExportDamaged: it is no Parquet file.
+        ExportUnavailable: it cannot be read now.
+    """
+    try:
+        with place.opened(path) as file:
+            return statistics_of(pq.read_metadata(file), STATISTICS)
+    except pa.ArrowException as error:
+        raise ExportDamaged(path, Damage.CHANGED, str(error)) from error
+
+
+def statistics_of(footer: Any, columns: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The bounds of columns in a Parquet footer, in the form of a table's log.
 
     Args:

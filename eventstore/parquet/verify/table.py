@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from eventstore.parquet.catalog import counting_in
@@ -30,7 +28,7 @@ from eventstore.parquet.table import (
     TableFile,
     described_in,
     read_table,
-    statistics_of,
+    statistics_in,
 )
 from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
 from eventstore.parquet.versions import (
@@ -206,9 +204,8 @@ class TableCheck:
             return  # entries of such a table have other fields
         for name, said in described_in(self._place, table).items():
             try:
-                with self._place.opened(name) as file:
-                    statistics = statistics_of(pq.read_metadata(file))
-            except (FileMissing, pa.ArrowException):
+                statistics = statistics_in(self._place, name)
+            except (FileMissing, ExportDamaged):
                 continue  # the check of the files reports it
             if said != (day_of(name), statistics):
                 why = f"its entry for {name} does not fit the file"

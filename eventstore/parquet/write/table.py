@@ -20,8 +20,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import (
@@ -35,7 +33,7 @@ from deltalake.transaction import (
 
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
-from eventstore.parquet.files import END, EVENTS, TABLE_LOG, ExportPlace
+from eventstore.parquet.files import END, EVENTS, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import DataFile, Signer, Statement, day_of, signed
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
@@ -43,7 +41,7 @@ from eventstore.parquet.table import (
     DATE,
     DELTA_SCHEMA,
     open_table,
-    statistics_of,
+    statistics_in,
     write_errors,
 )
 from eventstore.parquet.versions import (
@@ -328,13 +326,17 @@ class TableWriter:
         }
 
     def _added(self, file: DataFile, *, is_new: bool) -> AddAction:
+        try:
+            statistics = statistics_in(self._place, file.path)
+        except FileMissing as error:  # removed by another exporter, which took over
+            raise ExportUnavailable(file.path, "it is gone before the table has it") from error
         return AddAction(
             path=file.path.removeprefix(f"{EVENTS}/"),
             size=file.bytes,
             partition_values={DATE: file.day},
             modification_time=self._clock(),
             data_change=is_new,
-            stats=json.dumps(self._statistics(file)),
+            stats=json.dumps({"numRecords": file.rows} | statistics),
         )
 
     def _require_newest(self, said: TableVersion, error: Exception) -> None:
@@ -350,18 +352,6 @@ class TableWriter:
                 if there == said:
                     return
         raise self._refused() from error
-
-    def _statistics(self, file: DataFile) -> dict[str, Any]:
-        """The ``STATISTICS`` in the footer of a data file, in the table's form."""
-        place = self._place
-        try:
-            with place.filesystem.open_input_file(place.full_path(file.path)) as opened:
-                footer = pq.read_metadata(opened)
-        except pa.ArrowException as error:
-            raise ExportDamaged(file.path, Damage.CHANGED, str(error)) from error
-        except OSError as error:
-            raise ExportUnavailable(file.path, str(error)) from error
-        return {"numRecords": file.rows} | statistics_of(footer)
 
     def _refused(self) -> ExportRefused:
         return ExportRefused(f"another process exports to {self._place.address()} too")
