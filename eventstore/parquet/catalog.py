@@ -43,7 +43,7 @@ from eventstore.parquet.manifest import (
     positions_of,
 )
 from eventstore.parquet.schema import FORMAT
-from eventstore.parquet.table import TableFile, read_table
+from eventstore.parquet.table import TableFile, files_of, require_table
 from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
@@ -286,14 +286,15 @@ class _Reading(NamedTuple):
         """Read an export whose table says what counts."""
         # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self.place, self.verify)
-        table = read_table(self.place)
-        said, commit = read_version(self.place, table.version, self.verify)
+        table = require_table(self.place)
+        files = files_of(self.place, table)
+        said, commit = read_version(self.place, table.version(), self.verify)
         self._check_owner(commit_path(said.version), said.signed_by)
         if mark is not None:
             self._check_owner(END, mark.signed_by)
             check_end(mark, said.version, commit)
         statements = self._statements(said, is_whole=is_whole)
-        for damage in table_damage(table.files, statements):
+        for damage in table_damage(files, statements):
             raise damage
         heads = self._heads(said, statements)
         counting = {statement.manifest.path for statement in statements}

@@ -9,7 +9,7 @@ that of two commits of one version only one succeeds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
@@ -37,15 +37,6 @@ _TEXT_MAX: Final = 256
 _STYLE: Final = re.compile(r"\x1b\[\d+m|\s*↳\s*|\n\s*")
 
 
-class ReadTable(NamedTuple):
-    """A table at one version."""
-
-    table: DeltaTable
-    version: int
-    files: Mapping[str, TableFile]
-    """The files of the version by their path in the export."""
-
-
 class TableFile(NamedTuple):
     """What the table says about a data file."""
 
@@ -69,16 +60,16 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
         return None
 
 
-def read_table(place: ExportPlace, version: int | None = None) -> ReadTable:
-    """Read the table's files, at a version or the newest one. Raises as ``open_table``."""
+def require_table(place: ExportPlace, version: int | None = None) -> DeltaTable:
+    """Open the table of an export that must have one. Raises as ``open_table``."""
     table = open_table(place, version)
     if table is None:
         raise ExportDamaged(TABLE_LOG, Damage.MISSING, "the export has a table")
-    return ReadTable(table, table.version(), files_of(place, table))
+    return table
 
 
 def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
-    """The files of an opened table. Raises as ``open_table``."""
+    """The files of an opened table by their path in the export. Raises as ``open_table``."""
     actions = _actions_of(place, table)
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return {

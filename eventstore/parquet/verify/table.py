@@ -27,7 +27,8 @@ from eventstore.parquet.table import (
     DELTA_SCHEMA,
     TableFile,
     described_in,
-    read_table,
+    files_of,
+    require_table,
     statistics_in,
 )
 from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
@@ -95,10 +96,10 @@ class TableCheck:
         files = None
         if not self._findings:
             try:
-                read = read_table(self._place, self._newest)
-                files = read.files
+                table = require_table(self._place, self._newest)
+                files = files_of(self._place, table)
                 if self._mark is not None and self._mark.version < self._newest:
-                    self._check_unmarked(read.table)
+                    self._check_unmarked(table)
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
         said = self._versions.get(self._newest)
