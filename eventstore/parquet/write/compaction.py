@@ -44,16 +44,6 @@ from eventstore.parquet.write.erasing import (
 from eventstore.parquet.write.step import Bounds
 
 
-class Compacted(NamedTuple):
-    """A run of manifests, and the manifest that replaces them once it is committed."""
-
-    run: Sequence[Statement]
-    statement: Statement
-    added: Sequence[DataFile]
-    removed: Mapping[str, int]
-    """Paths of files that the new manifest no longer names, with their sizes in bytes."""
-
-
 class Rewriting(NamedTuple):
     """What is needed to rewrite steps of an export."""
 
@@ -66,8 +56,8 @@ class Rewriting(NamedTuple):
     """Called after each part of a work without a bound; an exception from it ends the work."""
 
 
-def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Compacted:
-    """Merge the files of a run of steps, and write the manifest that replaces theirs.
+def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Statement:
+    """Merge the files of a run of steps; write the manifest that replaces theirs once committed.
 
     Each file is compared with its manifest before it is merged.
 
@@ -89,13 +79,13 @@ class TakenOut(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """The result of rewriting a step: its replacement, if any, and what was taken out of it.
+    """The result of rewriting a step: its new manifest, if any, and what was taken out of it.
 
     ``names_stay``: the step still names erased identities, in rows that have the name in the log
     too, or whose seal covers it.
     """
 
-    compacted: Compacted | None
+    statement: Statement | None
     taken: TakenOut = TakenOut()
     names_stay: bool = False
 
@@ -125,10 +115,10 @@ def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneName
     if taken == TakenOut():
         return Rewritten(None, names_stay=names_stay)
     again = 1 + (manifest.rewritten or 0)
-    compacted = replaced(
+    written = replaced(
         rewriting, [statement], files, rewritten=again, contents=contents, pruned=manifest.pruned
     )
-    return Rewritten(compacted, taken, names_stay)
+    return Rewritten(written, taken, names_stay)
 
 
 def _names_erased(
@@ -170,7 +160,7 @@ def replaced(
     rewritten: int | None = None,
     contents: int | None = None,
     pruned: Pruned | None = None,
-) -> Compacted:
+) -> Statement:
     """Write the manifest that names these files in place of those of a run.
 
     Raises:
@@ -197,14 +187,7 @@ def replaced(
         contents=contents,
         pruned=pruned,
     )
-    had = {file.path: file.bytes for s in run for file in s.manifest.files}
-    has = {file.path for file in files}
-    return Compacted(
-        run,
-        write_manifest(rewriting.place, manifest, rewriting.signer, rewriting.version),
-        [file for file in files if file.path not in had],
-        {path: size for path, size in had.items() if path not in has},
-    )
+    return write_manifest(rewriting.place, manifest, rewriting.signer, rewriting.version)
 
 
 def runs(

@@ -34,6 +34,7 @@ from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
     Signer,
+    Statement,
     export_head,
     heads_to_text,
     signed,
@@ -44,7 +45,6 @@ from eventstore.parquet.table import files_of, open_table
 from eventstore.parquet.versions import read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
 from eventstore.parquet.write.compaction import (
-    Compacted,
     Rewriting,
     TakenOut,
     compact,
@@ -266,9 +266,9 @@ class Exporter:
             # Do not read files again for names that an earlier call did not find in them.
             left = GoneNames() if path in self._nameless else gone
             found = without_erased_of(self._rewriting(), statement, left)
-            if found.compacted is not None:
-                self._replace(found.compacted)
-                path = found.compacted.statement.manifest.path
+            if found.statement is not None:
+                self._replace(found.statement)
+                path = found.statement.manifest.path
                 taken = TakenOut(*map(sum, zip(taken, found.taken, strict=True)))
             if not found.names_stay:
                 self._nameless.add(path)
@@ -323,18 +323,19 @@ class Exporter:
         self._is_certain = False
         return Rewriting(self._place, self._log, self._signer, self._catalog.next_version)
 
-    def _replace(self, compacted: Compacted) -> None:
-        """Commit a version with a manifest in place of others."""
-        replaced = {statement.manifest.path for statement in compacted.run}
-        statements = [s for s in self._catalog.statements if s.manifest.path not in replaced]
-        statements.append(compacted.statement)
-        statements.sort(key=lambda statement: statement.manifest.first)
+    def _replace(self, statement: Statement) -> None:
+        """Commit a version with a manifest in place of those that it replaces."""
+        new, replaced = statement.manifest, set(statement.manifest.replaces)
+        gone = [s for s in self._catalog.statements if s.manifest.path in replaced]
+        stay = [s for s in self._catalog.statements if s.manifest.path not in replaced]
+        had = {file.path: file.bytes for s in gone for file in s.manifest.files}
+        has = {file.path for file in new.files}
         committed = self._table.commit(
             self._catalog,
-            statements,
-            added=compacted.added,
-            removed=compacted.removed,
-            is_change=compacted.statement.manifest.rewritten is not None,  # and not only merged
+            sorted([*stay, statement], key=lambda one: one.manifest.first),
+            added=[file for file in new.files if file.path not in had],
+            removed={path: size for path, size in had.items() if path not in has},
+            is_change=new.rewritten is not None,  # and not only merged
         )
         self._take(committed)
         self._unswept = self._clock(), self._times.replaced_kept_s * _MS

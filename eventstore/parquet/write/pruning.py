@@ -28,7 +28,7 @@ from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile, Manifest, Pruned, Statement
 from eventstore.parquet.rows import manifest_rows, read_table
 from eventstore.parquet.write.commit import files_by_day, write_data
-from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
+from eventstore.parquet.write.compaction import Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.tree import require_tiles
@@ -68,7 +68,7 @@ def prune(
     until_ms: int,
     at_ms: int,
     bounds: Bounds,
-) -> tuple[Compacted, int] | None:
+) -> tuple[Statement, int] | None:
     """Write the rows that stay of the old manifests, and the manifest that replaces these.
 
     Args:
@@ -80,7 +80,7 @@ def prune(
         bounds: for the rows of a file.
 
     Returns:
-        The replacement, and the number of rows that it leaves out; None if nothing can go.
+        The new manifest, and the number of rows that it leaves out; None if nothing can go.
 
     Raises:
         ExportDamaged: a file is not what its manifest says, or tiles lack seals of these manifests.
@@ -99,16 +99,16 @@ def prune(
     rows = len(leaving)
     if not rows:
         return None
-    written = list(_rest(rewriting, run, leaving, bounds))
-    files, contents = [file for file, _ in written], sum(counted for _, counted in written)
+    rest = list(_rest(rewriting, run, leaving, bounds))
+    files, contents = [file for file, _ in rest], sum(counted for _, counted in rest)
     again = 1 + max(manifest.rewritten or 0 for manifest in manifests)
     pruned = Pruned(
         rows=rows + (before.rows if before else 0),
         recorded_until_ms=recorded_until_ms,
         at_ms=at_ms,
     )
-    compacted = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
-    return compacted, rows
+    written = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
+    return written, rows
 
 
 def _old_run(
