@@ -85,7 +85,6 @@ class TableWriter:
         self._signer = signer
         self._clock = clock
         self._versions_kept_s = versions_kept_s
-        self._table: DeltaTable | None = None
 
     def create(self, catalog: Catalog) -> Catalog:
         """Make the table of an export that has none, with the files that its manifests name.
@@ -286,11 +285,10 @@ class TableWriter:
 
     def _opened(self, version: int) -> DeltaTable:
         """Open the table at a version; if there is a later one, the commit is refused."""
-        if self._table is None or self._table.version() != version:
-            self._table = open_table(self._place, version)
-        if self._table is None:
+        table = open_table(self._place, version)
+        if table is None:
             raise self.gone()
-        return self._table
+        return table
 
     def _committed(
         self, catalog: Catalog, said: TableVersion, actions: Sequence[AddAction | RemoveAction]
@@ -302,7 +300,6 @@ class TableWriter:
         it must have the actions that were written.
         """
         path = commit_path(said.version)
-        self._table = None
         self._place.sync(path)
         content = self._place.read(path)
         if parse_version(said.version, content, None) != said:
