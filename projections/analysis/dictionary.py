@@ -10,10 +10,10 @@ from typing import Final
 
 import click
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
 
 from eventstore.log.events import TOPIC_BY_TYPE, Event, type_name
 from eventstore.parquet.schema import EVALUATED, FILLING, SIZE
-from projections.spark.export import spark_type
 from projections.tables import PROJECTIONS
 from projections.views import VIEWS
 from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
@@ -125,7 +125,7 @@ def _named(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         members = ", ".join(f"{field.name} {_named(field.type)}" for field in kind.fields)
         return f"struct({members})"
-    name: str = spark_type(kind).simpleString()
+    name: str = from_arrow_type(kind).simpleString()
     return name
 
 

@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from eventstore.log.public_key import read_public_key
@@ -30,7 +29,7 @@ from projections.errors import USAGE, ProjectionError
 from projections.generations.generation import Generation, GenerationTable
 from projections.generations.place import TablesPlace
 from projections.views import VIEWS
-from projections.views.sources import event_rows
+from projections.views.engines import event_rows, recorded_ms, views_in_duckdb, views_in_spark
 from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 from projections.views.view import EVENTS, SOURCES, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
 
@@ -90,10 +89,8 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
     place = None if tables is None else TablesPlace(tables)
     found = None if place is None else _generation(place, generation, opened)
     at = opened.last if found is None else found.at
-    first_ms, last_ms = _recorded_ms(opened, at)
     span = Span.of_log(
-        first_ms,
-        last_ms,
+        *recorded_ms(opened, at),
         opened.complete_until_ms if found is None else found.complete_until_ms,
         _ms(since),
         _ms(until),
@@ -180,8 +177,6 @@ class Opened:
             # Imported here, so that users of Spark need no DuckDB, and the other way round.
             import duckdb  # noqa: PLC0415
 
-            from projections.views.on_duckdb import views_in_duckdb  # noqa: PLC0415
-
             connection = self._ending.enter_context(duckdb.connect())
             ends = zip(self._export.parts, self._at, strict=True)
             rows = [(event_rows(part, last), last) for part, last in ends]
@@ -206,7 +201,6 @@ class Opened:
             from projections.generations.reading import read_files  # noqa: PLC0415
             from projections.spark.export import ExportedLog  # noqa: PLC0415
             from projections.spark.session import open_session  # noqa: PLC0415
-            from projections.views.on_spark import views_in_spark  # noqa: PLC0415
 
             log = ExportedLog(self._export.parts)
             using = session or self._ending.enter_context(open_session())
@@ -262,20 +256,6 @@ def _generation(place: TablesPlace, number: int | None, export: OpenedExport) ->
     if not place.is_of(found, export):
         raise NotOfThisExport(f"{place.target}: the tables are of another history of this log")
     return found
-
-
-def _recorded_ms(export: OpenedExport, at: Position) -> tuple[int | None, int | None]:
-    """When the first and the last event up to a position were recorded."""
-    first = last = None
-    for part, end in zip(export.parts, at, strict=True):
-        wanted = ds.field("position") <= end
-        for batch in event_rows(part, end).to_batches(columns=["recorded_at"], filter=wanted):
-            if batch.num_rows:
-                found = pc.min_max(batch.column(0))
-                low, high = (found[each].value // 1000 for each in ("min", "max"))
-                first = low if first is None else min(first, low)
-                last = high if last is None else max(last, high)
-    return first, last
 
 
 def _ms(at: datetime | None) -> int | None:

@@ -22,11 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType
 
 from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
-from projections.spark.export import ExportedLog, read_parquet, spark_path, spark_schema
+from projections.spark.export import ExportedLog, read_parquet, spark_path
 from projections.tables import PROJECTIONS, RARE
 from projections.tables.contracts import CONTRACTS
 from projections.tables.erased import (
@@ -237,7 +238,7 @@ def _read_dump(folder: str) -> Dump:
 def _read_table(spark: SparkSession, path: Path) -> DataFrame:
     """Read a table of the dump. Its schema is given, so that Spark needs no job to infer it."""
     try:
-        schema = spark_schema(pq.read_schema(path))
+        schema = from_arrow_schema(pq.read_schema(path))
     except (OSError, pa.ArrowException) as error:
         raise DumpDamaged(f"{path}: {error}") from error
     return read_parquet(spark, schema, [spark_path(str(path))])

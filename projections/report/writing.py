@@ -20,7 +20,7 @@ from projections.report.page import Note, page
 from projections.spark.export import ExportedLog
 from projections.spark.pseudonyms import pseudonymised
 from projections.views import VIEWS
-from projections.views.on_spark import recorded_ms, views_in_spark
+from projections.views.engines import recorded_ms, views_in_spark
 from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 
 PAGE: Final = "report.html"
@@ -81,7 +81,7 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
         NoSuchTime: ``until_ms`` is not after ``since_ms``.
         ExportUnavailable: the folder cannot be written.
     """
-    ends = recorded_ms(export.events(spark))
+    ends = recorded_ms(export, export.last)
     span = Span.of_log(*ends, export.complete_until_ms, since_ms, until_ms, within_ms)
     place = open_place(target)
     tables: dict[str, pa.Table] = {}

@@ -6,25 +6,14 @@ Content (``state``) is never read; Spark reads only the columns that a projectio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from eventstore.log.databases import folder_name
 from eventstore.log.public_key import PublicKey
@@ -45,39 +34,6 @@ _IN_DATABASE: Final = rf"/{folder_name(0)[:-1]}(\d+)/{EVENTS}/[^/]+/[^/]+$"
 """The end of a file's path; its first part is the folder of the file's database."""
 _PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
 """Characters that Spark takes for a pattern in the path of a file to read."""
-_SPARK: Final[Mapping[pa.DataType, DataType]] = {
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.bool_(): BooleanType(),
-    pa.int64(): LongType(),
-    pa.float64(): DoubleType(),
-}
-
-
-def spark_type(kind: pa.DataType) -> DataType:
-    """Spark's type for a column of this Arrow type.
-
-    Raises:
-        TypeError: no column of ours is of this type.
-    """
-    if kind in _SPARK:
-        return _SPARK[kind]
-    if pa.types.is_fixed_size_binary(kind):
-        return BinaryType()
-    if pa.types.is_timestamp(kind):
-        return TimestampType()
-    if pa.types.is_list(kind):
-        return ArrayType(spark_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return spark_schema(kind.fields)
-    raise TypeError(f"no column is of type {kind}")
-
-
-def spark_schema(fields: Iterable[pa.Field]) -> StructType:
-    """The schema with which Spark reads columns of these Arrow types."""
-    return StructType([StructField(one.name, spark_type(one.type)) for one in fields])
-
-
 _ONE_PART_ROWS: Final = 50_000
 """In local mode, one task groups fewer rows than this in one part."""
 _PART_ROWS: Final = 150_000
@@ -89,7 +45,7 @@ _OF_FEW_ROWS: Final = {
 }
 """Settings for rows in one part: nothing is shuffled, so there is nothing to plan again, and
 compiling a plan takes longer than reading the rows with it."""
-SCHEMA: Final = spark_schema(EVALUATED)
+SCHEMA: Final = from_arrow_schema(EVALUATED)
 """The columns of the exported files that projections read."""
 
 

@@ -23,9 +23,7 @@ from projections.analysis.dictionary import type_of
 from projections.analysis.opening import arrow_type
 from projections.spark.export import ExportedLog, open_export
 from projections.views import VIEWS
-from projections.views.on_duckdb import views_in_duckdb
-from projections.views.on_spark import recorded_ms, views_in_spark
-from projections.views.sources import event_rows
+from projections.views.engines import event_rows, recorded_ms, views_in_duckdb, views_in_spark
 from projections.views.span import (
     BINS_MAX,
     DAY_MS,
@@ -52,9 +50,9 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> ExportedLog:
 
 
 @pytest.fixture(scope="module")
-def span(export: ExportedLog, spark: SparkSession) -> Span:
+def span(export: ExportedLog) -> Span:
     """A range that begins and ends in the midst of the lives of messages."""
-    first_ms, last_ms = recorded_ms(export.events(spark))
+    first_ms, last_ms = recorded_ms(export, export.last)
     assert first_ms is not None
     assert last_ms is not None
     length_ms = last_ms - first_ms
