@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -37,16 +37,6 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     from pyspark.sql import SparkSession
-
-_ARROW: Final[Mapping[str, pa.DataType]] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 
 
 class NotOfThisExport(ProjectionError):
@@ -230,18 +220,10 @@ class Opened:
 
     def _dataset(self, table: GenerationTable) -> Any:
         place = self._checked(table).place
-        schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
         paths = [place.full_path(f"{table.name}/{file.path}") for file in table.files]
         if not paths:
-            return schema.empty_table()
-        return ds.dataset(paths, schema=schema, filesystem=place.filesystem)
-
-
-def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type of a column of a table, by Spark's name of the type."""
-    if text.startswith("array<"):
-        return pa.list_(arrow_type(text.removeprefix("array<").removesuffix(">")))
-    return _ARROW[text]
+            return table.arrow_schema.empty_table()
+        return ds.dataset(paths, schema=table.arrow_schema, filesystem=place.filesystem)
 
 
 def _generation(place: TablesPlace, number: int | None, export: OpenedExport) -> Generation:

@@ -7,13 +7,23 @@ table the version, the rows, and the SHA-256 of every file, so that readers can 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 
 FORMAT: Final = 4
 """The version of the description; no other is read."""
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
 
 
 class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +71,16 @@ class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The number of the bucket of streams that began since the others were written."""
         return self.buckets
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns for Arrow, with what they hold as the comments of Delta Lake."""
+        return pa.schema(
+            [
+                pa.field(column.name, arrow_type(column.type), metadata={"comment": column.about})
+                for column in self.columns
+            ]
+        )
+
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All tables of one rebuild, for the log up to one position.
@@ -100,6 +120,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             KeyError: there is no such table.
         """
         return {table.name: table for table in self.tables}[name]
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type of a column of a table, by Spark's name of the type."""
+    if text.startswith("array<"):
+        return pa.list_(arrow_type(text.removeprefix("array<").removesuffix(">")))
+    return _ARROW[text]
 
 
 def content_hash(files: Iterable[TableFile]) -> str:

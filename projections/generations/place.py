@@ -39,8 +39,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing, open_place
 from eventstore.parquet.opening import OpenedExport
-from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
-from projections.generations.delta_table import bucket_of, check_files, commit_files, read_footer
+from projections.generations.delta_table import (
+    DeltaFolder,
+    TablesBusy,
+    TablesDamaged,
+    bucket_of,
+    check_files,
+    commit_files,
+    read_footer,
+)
 from projections.generations.generation import (
     FORMAT,
     Generation,
@@ -229,9 +236,7 @@ class TablesPlace:
             for path in self.place.sizes(f"{table}/{run}"):
                 self.place.remove(path)
 
-    def commit_table(
-        self, table: GenerationTable, schema: str, base: int | None
-    ) -> GenerationTable:
+    def commit_table(self, table: GenerationTable, base: int | None) -> GenerationTable:
         """Commit a version of a table with its files; return the table with this version.
 
         ``base`` is the number of the generation whose files the table shares, None for none.
@@ -240,7 +245,7 @@ class TablesPlace:
             TablesBusy: another rebuild removed ``base``, or others committed first each time.
         """
         _check_is_there(base, self.numbers())
-        return commit_files(self.place, table, schema, _now_ms())
+        return commit_files(self.place, table, _now_ms())
 
     def commit(
         self, draft: Generation, base: int | None, kept: Kept, *, hides_names: bool = False

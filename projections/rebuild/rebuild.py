@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
-from pyspark.sql.types import StructField, StructType
 
 from eventstore.log.pseudonyms import fingerprint
 from eventstore.log.streams import KINDS
@@ -135,14 +135,6 @@ def rebuild(  # noqa: PLR0913 - one for each option
 
 
 @dataclass(frozen=True)
-class _Staged:
-    """A table whose files are written but not committed, and its columns as Spark's JSON."""
-
-    table: GenerationTable
-    schema: str
-
-
-@dataclass(frozen=True)
 class _Run:
     """One rebuild to a position, from an earlier generation or from nothing.
 
@@ -207,10 +199,7 @@ class _Run:
             raise
         base = None if self.start is None else self.start.generation
         with ThreadPoolExecutor(_COMMITS_AT_ONCE) as writers:
-            commits = [
-                writers.submit(self.place.commit_table, each.table, each.schema, base)
-                for each in staged
-            ]
+            commits = [writers.submit(self.place.commit_table, table, base) for table in staged]
             tables = [commit.result() for commit in commits]
         is_whole = self.position == self.export.last
         draft = Generation(
@@ -251,16 +240,17 @@ class _Run:
             window_ms_max=max(window_ms_max, start.window_ms_max if start else 0),
         )
 
-    def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
+    def _staged(self, step: Step, progress: Progress) -> list[GenerationTable]:
+        """Write the files of all tables; the tables are not committed yet."""
         parts = self._parts(step)
         self.keep(step.rare)
         step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
-        found: dict[str, _Staged] = {}
+        found: dict[str, GenerationTable] = {}
         tasks = [partial(self._stage, each, step, parts[each.name]) for each in PROJECTIONS]
         with closing(results_of(self.spark, tasks, _AT_ONCE)) as written:
             for staged in written:
-                found[staged.table.name] = staged
-                progress(staged.table.name)
+                found[staged.name] = staged
+                progress(staged.name)
         return [found[projection.name] for projection in PROJECTIONS]
 
     def _parts(self, step: Step) -> dict[str, Parts | None]:
@@ -292,13 +282,14 @@ class _Run:
         slots = slots_naming(rows, self.erased_since)
         return dict(zip([table.name for table in named], slots, strict=True))
 
-    def _stage(self, projection: Projection, step: Step, parts: Parts | None) -> _Staged:
+    def _stage(self, projection: Projection, step: Step, parts: Parts | None) -> GenerationTable:
         """Write the files of a part of a table; its other files stay."""
         stays: list[TableFile] = []
         if self.start is not None:
             earlier = self.start.table(projection.name)
             if parts is None:
-                return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
+                types = {column.name: column.type for column in earlier.columns}
+                return msgspec.structs.replace(earlier, columns=_columns(projection, types))
             self.place.check_content(earlier, parts.replaced)
             if parts.replaced:
                 step = replace(step, earlier=self._read(earlier, parts.replaced))
@@ -313,21 +304,16 @@ class _Run:
         if has_rows:
             write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
         files = [*stays, *self.place.staged(projection.name, self.name)]
-        schema = _schema(projection, rows)
-        table = GenerationTable(
+        return GenerationTable(
             name=projection.name,
             about=projection.about,
             version=0,
             rows=sum(file.rows for file in files),
             sha256=content_hash(files),
             buckets=parts.buckets,
-            columns=[
-                TableColumn(f.name, f.dataType.simpleString(), projection.columns[f.name])
-                for f in schema
-            ],
+            columns=_columns(projection, {f.name: f.dataType.simpleString() for f in rows.schema}),
             files=files,
         )
-        return _Staged(table, schema.json())
 
     def _is_small(self, parts: Parts) -> bool:
         """Whether one task computes and writes these parts."""
@@ -339,14 +325,8 @@ class _Run:
         return read_files(self.spark, self.place, table, files)
 
 
-def _schema(projection: Projection, rows: DataFrame) -> StructType:
-    """The columns of a table with their descriptions; all are nullable, whatever Spark infers."""
-    return StructType(
-        [
-            StructField(f.name, f.dataType, True, {"comment": projection.columns[f.name]})  # noqa: FBT003
-            for f in rows.schema
-        ]
-    )
+def _columns(projection: Projection, types: Mapping[str, str]) -> list[TableColumn]:
+    return [TableColumn(name, kind, projection.columns[name]) for name, kind in types.items()]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from eventstore.parquet.files import TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.versions import commit_path
 from eventstore.parquet.write.exporter import Exporter
 from http_edge.cli.live_comparison import exported_identities
-from projections.generations.delta_folder import DeltaFolder
+from projections.generations.delta_table import DeltaFolder
 from tests.export.samples import (
     Growing,
     catalog_of,

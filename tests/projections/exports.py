@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 from eventsourcing.persistence import StoredEvent
 
@@ -26,7 +25,6 @@ from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from projections.analysis.opening import arrow_type
 from projections.generations.generation import Generation, GenerationTable
 from projections.generations.place import TablesPlace
 from projections.spark.export import ExportedLog
@@ -51,11 +49,12 @@ def read_tables(target: Path, made: Generation) -> dict[str, set[Any]]:
 
 
 def _rows_of_files(place: TablesPlace, table: GenerationTable) -> set[tuple[Any, ...]]:
-    schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
     paths = [place.place.full_path(f"{table.name}/{file.path}") for file in table.files]
     if not paths:
         return set()
-    read = ds.dataset(paths, schema=schema, filesystem=place.place.filesystem).to_table()
+    read = ds.dataset(
+        paths, schema=table.arrow_schema, filesystem=place.place.filesystem
+    ).to_table()
     rows = {tuple(map(_plain, row.values())) for row in read.to_pylist()}
     assert len(rows) == read.num_rows, table.name
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,14 @@ from pyarrow import fs
 
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, TableAddress
-from projections.generations.delta_folder import TablesBusy, TablesDamaged
-from projections.generations.generation import FORMAT, Generation, GenerationTable, content_hash
+from projections.generations.delta_table import TablesBusy, TablesDamaged
+from projections.generations.generation import (
+    FORMAT,
+    Generation,
+    GenerationTable,
+    TableColumn,
+    content_hash,
+)
 from projections.generations.place import GENERATIONS, Kept, TablesPlace, only_rebuild
 from tests.export.test_kills import FailingHandler
 
@@ -29,15 +35,7 @@ TABLES = ("queues", "seals")
 BUCKETS = 4
 ALL = Kept(newest=100)
 NEWEST = Kept(newest=1, replaced_s=0)
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {"comment": name}}
-            for name, kind in (("stream", "binary"), ("n", "long"))
-        ],
-    }
-)
+COLUMNS = [TableColumn("stream", "binary", "stream"), TableColumn("n", "bigint", "n")]
 
 
 def unlocked(target: Path, handler: fs.FileSystemHandler | None = None) -> TablesPlace:
@@ -66,22 +64,28 @@ class Rebuild:
         self.made: Generation | None = None
 
     def steps(
-        self, kept: Kept = ALL, schema: str = SCHEMA, *, hides_names: bool = False
+        self,
+        kept: Kept = ALL,
+        columns: Sequence[TableColumn] = COLUMNS,
+        *,
+        hides_names: bool = False,
     ) -> Iterator[None]:
         start = None if self.base is None else self.place.generation(self.base)
         drafts = []
         for name in TABLES:
-            drafts.append(self._staged(name, start))
+            drafts.append(self._staged(name, start, columns))
             yield
         tables = []
         for draft in drafts:
-            tables.append(self.place.commit_table(draft, schema, self.base))
+            tables.append(self.place.commit_table(draft, self.base))
             yield
         self.made = self.place.commit(
             generation_of(tables), self.base, kept, hides_names=hides_names
         )
 
-    def _staged(self, name: str, start: Generation | None) -> GenerationTable:
+    def _staged(
+        self, name: str, start: Generation | None, columns: Sequence[TableColumn]
+    ) -> GenerationTable:
         before = start.table(name).files if start else []
         kept = {each.bucket: each for each in before}
         for bucket, number in enumerate(self.wanted.numbers):
@@ -93,9 +97,8 @@ class Rebuild:
                 self._write(name, bucket, number)
         written = self.place.staged(name, self.run)
         files = [*kept.values(), *written]
-        return GenerationTable(
-            name, name, 0, sum(f.rows for f in files), content_hash(files), BUCKETS, [], files
-        )
+        rows = sum(file.rows for file in files)
+        return GenerationTable(name, name, 0, rows, content_hash(files), BUCKETS, columns, files)
 
     def _write(self, name: str, bucket: int, number: int) -> None:
         root = Path(self.place.target)
@@ -340,8 +343,8 @@ def test_columns_that_are_described_anew_keep_the_files_that_did_not_change(
     """Other readers replay a commit in the order of its lines: no path may be in two of them."""
     place = TablesPlace(str(tmp_path))
     made(place, "run-1", 1, 2, 3, 4)
-    schema = SCHEMA.replace('"comment": "n"', '"comment": "another text"')
-    generation = made(place, "run-2", *last, base=1, schema=schema)
+    columns = [COLUMNS[0], msgspec.structs.replace(COLUMNS[1], about="another text")]
+    generation = made(place, "run-2", *last, base=1, columns=columns)
     assert rows(place, generation) == [sorted(set(last))] * 2
     for commit in (tmp_path / "queues" / "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]

@@ -108,7 +108,7 @@ def test_an_interrupt_ends_the_tables_that_are_being_written_and_begins_no_other
         begun.append(projection.name)
         if projection in PROJECTIONS[1:3]:
             spark.range(10**15).selectExpr("sum(id % 7)").collect()
-        return SimpleNamespace(table=SimpleNamespace(name=projection.name))
+        return SimpleNamespace(name=projection.name)
 
     def count() -> int:
         spark.sparkContext.setJobGroup("others", "")

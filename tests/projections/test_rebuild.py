@@ -19,7 +19,7 @@ from eventstore.parquet.errors import RowsPruned
 from eventstore.parquet.files import open_place
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
-from projections.generations.delta_folder import TablesDamaged
+from projections.generations.delta_table import TablesDamaged
 from projections.generations.generation import Generation, TableFile
 from projections.generations.place import Kept, TablesPlace
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild

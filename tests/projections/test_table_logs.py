@@ -12,21 +12,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from typing_extensions import override
 
-from projections.generations.generation import Generation
+from projections.generations.generation import Generation, TableColumn
 from projections.generations.place import Kept, TablesPlace
 from tests.projections.test_generations import ALL, NEWEST, TABLES, Rebuild, Wanted, unlocked
 
 NAMES = {1: "did:key:z6MkFirst", 2: "did:key:z6MkSecond", 3: "did:key:z6MkThird"}
-COLUMNS = (("stream", "binary"), ("identity", "string"), ("label", "string"), ("n", "long"))
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {"comment": name}}
-            for name, kind in COLUMNS
-        ],
-    }
-)
+COLUMNS = [
+    TableColumn(name, kind, name)
+    for name, kind in (
+        *(("stream", "binary"), ("identity", "string"), ("label", "string"), ("n", "bigint")),
+    )
+]
 
 
 class Naming(Rebuild):
@@ -49,7 +45,7 @@ def made(
     place: TablesPlace, run: str, *numbers: int, base: int | None = None, kept: Kept = NEWEST
 ) -> Generation:
     rebuild = Naming(place, run, Wanted(numbers), base)
-    for _ in rebuild.steps(kept, SCHEMA, hides_names=True):
+    for _ in rebuild.steps(kept, COLUMNS, hides_names=True):
         pass
     assert rebuild.made is not None
     return rebuild.made
@@ -127,7 +123,7 @@ def test_without_a_lock_versions_stay_that_a_rebuild_may_still_name(tmp_path: Pa
         (commit,) = (tmp_path / table / "_delta_log").glob("*.json")
         os.utime(commit, (0, 0))
     late = Naming(place, "late", Wanted((2,)))
-    steps = late.steps(NEWEST, SCHEMA, hides_names=True)
+    steps = late.steps(NEWEST, COLUMNS, hides_names=True)
     for _ in range(2 * len(TABLES)):
         next(steps)
     made(place, "run-2", 3)

@@ -20,7 +20,7 @@ from eventstore.log.streams import erased_name
 from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
-from projections.analysis.opening import arrow_type
+from projections.generations.generation import arrow_type
 from projections.spark.export import ExportedLog, open_export
 from projections.views import VIEWS
 from projections.views.engines import event_rows, recorded_ms, views_in_duckdb, views_in_spark
