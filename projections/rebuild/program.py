@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 import msgspec
@@ -15,10 +16,10 @@ from projections.generations.place import Kept, only_rebuild
 from projections.rebuild.rebuild import KEPT, rebuild
 from projections.spark.export import open_export
 from projections.spark.program import (
-    ProgressSteps,
     as_of_option,
     explaining,
     json_option,
+    progress_steps,
     pseudonymise_option,
     public_key_option,
     session_options,
@@ -79,19 +80,20 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     export.require(as_of)
     with only_rebuild(open_place(target)):
         pass  # raises before Spark starts, if another rebuild runs already
-    with ProgressSteps("Rebuilding", len(PROJECTIONS) + 1) as steps:
-        steps.begin("Spark")
-        with open_session(master, memory_mib=memory_mib) as spark:
-            steps.done("tables")
-            tables = rebuild(
-                spark,
-                export,
-                target,
-                as_of=as_of,
-                incremental=incremental,
-                kept=Kept(keep, keep_s),
-                progress=steps.done,
-            )
+    with (
+        progress_steps("Rebuilding", len(PROJECTIONS) + 1) as steps,
+        open_session(master, memory_mib=memory_mib) as spark,
+    ):
+        steps.update(1, "tables")
+        tables = rebuild(
+            spark,
+            export,
+            target,
+            as_of=as_of,
+            incremental=incremental,
+            kept=Kept(keep, keep_s),
+            progress=partial(steps.update, 1),
+        )
     click.echo(msgspec.json.encode(tables) if as_json else _text(tables))
     if not as_json:
         click.echo(f"Signed by {signer_said(export.head.public_key, signer)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +17,10 @@ from projections.report.numbers import FOLDER
 from projections.report.writing import STEPS, Report, write_report
 from projections.spark.export import open_export
 from projections.spark.program import (
-    ProgressSteps,
     explaining,
     json_option,
     point_in_log,
+    progress_steps,
     pseudonymise_option,
     public_key_option,
     session_options,
@@ -129,24 +130,25 @@ def report_command(  # noqa: PLR0913 - one for each option
     The report contains no message content.
     """
     export = open_export(source, signer, skip_hashes=skip_hashes)
-    with ProgressSteps("Writing the report", STEPS + 1) as steps:
-        steps.begin("Spark")
-        with open_session(master, memory_mib=memory_mib) as spark:
-            steps.done("the time")
-            try:
-                report = write_report(
-                    spark,
-                    export,
-                    target,
-                    since_ms=since,
-                    until_ms=until,
-                    within_ms=within_ms,
-                    tenants=tenants,
-                    key=key,
-                    progress=steps.done,
-                )
-            except NoSuchTime as error:
-                raise click.BadParameter(str(error), param_hint="--until") from error
+    with (
+        progress_steps("Writing the report", STEPS + 1) as steps,
+        open_session(master, memory_mib=memory_mib) as spark,
+    ):
+        steps.update(1, "the time")
+        try:
+            report = write_report(
+                spark,
+                export,
+                target,
+                since_ms=since,
+                until_ms=until,
+                within_ms=within_ms,
+                tenants=tenants,
+                key=key,
+                progress=partial(steps.update, 1),
+            )
+        except NoSuchTime as error:
+            raise click.BadParameter(str(error), param_hint="--until") from error
     click.echo(msgspec.json.encode(report) if as_json else _text(report))
     if not as_json:
         click.echo(f"Signed by {signer_said(export.head.public_key, signer)}")

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final, NoReturn, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 from py4j.protocol import Py4JError
@@ -30,6 +30,9 @@ from eventstore.parquet.errors import (
 from eventstore.parquet.opening import NoExport, NotExported
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, UNWRITTEN, USAGE, ProjectionError
 from projections.spark.session import MEMORY_MIB
+
+if TYPE_CHECKING:
+    from click._termui_impl import ProgressBar
 
 _T = TypeVar("_T")
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -216,36 +219,19 @@ class Ended(click.ClickException):
         click.echo(f"{self._program or 'projections'}: {self.message}", file=file or sys.stderr)
 
 
-class ProgressSteps:
-    """Shows the steps of a program as a bar on stderr, if that is a terminal; a context manager."""
+def progress_steps(label: str, count: int) -> ProgressBar[str]:
+    """A bar on stderr of the steps of a program, hidden if that is no terminal.
 
-    def __init__(self, label: str, count: int) -> None:
-        self._bar = click.progressbar(
-            length=count,
-            label=label,
-            file=sys.stderr,
-            hidden=not sys.stderr.isatty(),
-            item_show_func=lambda step: step or "",
-            show_pos=True,
-        )
-
-    def __enter__(self) -> Self:
-        """Show the bar."""
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """End the line of the bar."""
-        self._bar.render_finish()
-
-    def begin(self, step: str) -> None:
-        """Show the step that runs now."""
-        self._bar.current_item = step
-        self._bar.render_progress()
-
-    def done(self, step: str) -> None:
-        """Count one more step."""
-        self._bar.update(1, step)
+    The first step starts Spark; ``update(1, step)`` ends a step and names another.
+    """
+    return click.progressbar(
+        length=count,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        item_show_func=lambda step: step or "Spark",
+        show_pos=True,
+    )
 
 
 def cause(text: str) -> str:

@@ -25,7 +25,7 @@ from eventstore.stores.open_log import open_log
 from projections.generations.place import TablesPlace
 from projections.program import projections
 from projections.spark.export import SCHEMA, open_export, spark_path
-from projections.spark.program import ProgressSteps, cause, point_in_log
+from projections.spark.program import cause, point_in_log, progress_steps
 from projections.tables import PROJECTIONS
 from tests.export.test_earlier_release import golden
 from tests.histories import Act, History, random_script
@@ -128,10 +128,9 @@ def test_a_terminal_shows_each_step_and_a_pipe_none(monkeypatch: pytest.MonkeyPa
         stderr = io.StringIO()
         monkeypatch.setattr(stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         monkeypatch.setattr(sys, "stderr", stderr)
-        with ProgressSteps("Writing the report", 2) as steps:
-            steps.begin("Spark")
-            steps.done("messages")
-            steps.done("volume")
+        with progress_steps("Writing the report", 2) as steps:
+            steps.update(1, "messages")
+            steps.update(1, "volume")
         shown = stderr.getvalue()
         words = ("Writing the report", "0/2", "Spark", "1/2", "messages", "2/2", "volume")
         assert [word in shown for word in words] == [is_terminal] * len(words)
