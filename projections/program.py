@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from projections.analysis.dictionary import dictionary_command
-from projections.audit.program import audit
-from projections.compare.program import compare_command
+from projections.audit import audit
+from projections.compare import compare_command
 from projections.rebuild.program import rebuild_command
 from projections.report.program import report_command
 from projections.spark.program import Program

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Of programs that tests start, too: ``spark-defaults.conf`` stands beside this file.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent)
-_COMMANDS = ("audit", "compare", "rebuild")
+_COMMANDS = ("audit", "compare", "rebuild.program")
 _ASKING = ("audit", "live_comparison")
 
 
@@ -42,9 +42,7 @@ def spark_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSes
         return done.exit_code, done.stdout.encode()
 
     for name in _COMMANDS:
-        monkeypatch.setattr(
-            f"projections.{name}.program.open_session", lambda *_, **__: nullcontext(spark)
-        )
+        monkeypatch.setattr(f"projections.{name}.open_session", lambda *_, **__: nullcontext(spark))
     for name in _ASKING:
         monkeypatch.setattr(f"http_edge.cli.{name}.answer_of_program", answered)
     return spark

@@ -131,7 +131,7 @@ def export_rest(each: Sequence[Settings]) -> None:
 def compare_live(
     each: Sequence[Settings], target: str, url: str | None, spark: Sequence[str]
 ) -> dict[str, Any]:
-    """Run ``projections compare``; return its result, see ``projections/compare/compare.py``.
+    """Run ``projections compare``; return its result, see ``projections/compare.py``.
 
     ``target`` is the place of the export, or of the exports of all databases; ``url`` is the
     address for operators, None for the data directory's; ``spark`` are arguments for Spark.

@@ -10,7 +10,7 @@
     <folder>/seals.parquet          the newest seals of the shards
     <folder>/nonces.parquet         nonces in force, in the bucket of their expiry
 
-``projections/compare/compare.py`` reads it.
+``projections/compare.py`` reads it.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from eventstore.log import events as e
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.parquet.audit.answering import Period
-from projections.audit.messages import (
+from projections.audit import (
     REPLAYS,
     events_until,
     queue_refusals,
+    records,
     refused_commands,
     stuck_messages,
 )
-from projections.audit.program import records
 from projections.program import projections
 from projections.spark.export import open_export
 from projections.tables.projection import Step

@@ -18,7 +18,7 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
-from projections.compare.compare import Difference, Dump, DumpDamaged, compare
+from projections.compare import Difference, Dump, DumpDamaged, compare
 from projections.spark.export import open_export
 from tests.histories import AGENTS, CROWD, IDENTITIES, History, random_script
 from tests.log.samples import save

@@ -26,9 +26,8 @@ from eventstore.parquet.opening import NoExport, NotExported, open_exports
 from eventstore.parquet.proofs import message_proof
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
-from projections.audit.messages import events_until, stuck_messages
-from projections.audit.program import records
-from projections.compare.compare import compare
+from projections.audit import events_until, records, stuck_messages
+from projections.compare import compare
 from projections.generations.generation import Generation
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.writing import notes

@@ -31,7 +31,7 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     copied = tmp_path / "copied"
     for folder in ("deploy/spark", "eventstore", "projections"):
         shutil.copytree(ROOT / folder, copied / folder)
-    mark = copied / "projections" / "audit" / "program.py"
+    mark = copied / "projections" / "audit.py"
     mark.write_text(f"{mark.read_text()}\nclick.echo(__file__, err=True)\n")
     options = ["--master", "local[1]"]
     for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
@@ -59,7 +59,7 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     # spark-submit hands on what its program writes on stderr, warnings too, as its own output.
     *said, document = done.stdout.splitlines()
-    assert "/poste.zip/projections/audit/program.py" in "\n".join(said)
+    assert "/poste.zip/projections/audit.py" in "\n".join(said)
     assert msgspec.json.decode(document, type=Answer).positions == (position,)
 
 

@@ -1,4 +1,4 @@
-"""Compares the memory of a running mediator with its exported log.
+"""``compare``: compares the memory of a running mediator with its exported log.
 
 The mediator went on serving during the dump, so every identity was dumped at a version of its own.
 The usual projections rebuild each identity from its events up to that version, and the result is
@@ -17,17 +17,23 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType
 
+from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.opening import NotExported, Position, position_text
-from projections.errors import UNSAFE, ProjectionError
-from projections.spark.export import ExportedLog, read_parquet, spark_path
+from projections.errors import FINDING, UNSAFE, ProjectionError
+from projections.spark.export import ExportedLog, open_export, read_parquet, spark_path
+from projections.spark.program import explaining, session_options, source_option
+from projections.spark.session import open_session
 from projections.tables import PROJECTIONS, RARE
 from projections.tables.contracts import CONTRACTS
 from projections.tables.erased import (
@@ -105,6 +111,7 @@ def _shown(name: str, kind: object) -> Column:
     return F.lower(F.hex(name)) if isinstance(kind, BinaryType) else F.col(name)
 
 
+_TRIES: Final = 3
 DIFFERENCES_MAX: Final = 1_000
 """The most differences that are listed; all are counted."""
 _BROADCAST_MAX: Final = 1_000_000
@@ -416,3 +423,43 @@ def _comparison(found: DataFrame, dump: Dump) -> Comparison:
         tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _DUMPED],
         listed=[Difference(*row) for row in rows[:DIFFERENCES_MAX]],
     )
+
+
+@click.command("compare")
+@session_options
+@source_option
+@click.option("--live", "folder", required=True, help="The dump that poste verify --live made.")
+@click.pass_context
+@explaining()
+def compare_command(
+    context: click.Context,
+    *,
+    source: str,
+    folder: str,
+    master: str | None,
+    memory_mib: int,
+    skip_hashes: bool,
+) -> None:
+    """Compare the memory of a mediator with a rebuild; print the differences as JSON.
+
+    poste verify --live makes the dump and runs this. Exit code 1 if anything differs.
+    """
+    with open_session(master, memory_mib=memory_mib) as spark:
+        found = _compared(spark, source, folder, skip_hashes=skip_hashes)
+    click.echo(msgspec.json.encode(found))
+    context.exit(FINDING if found.differences else 0)
+
+
+def _compared(spark: SparkSession, source: str, folder: str, *, skip_hashes: bool) -> Comparison:
+    """Compare; try again if a compaction removed files meanwhile, as the dump does not change."""
+    export = open_export(source, skip_hashes=skip_hashes)
+    for _ in range(_TRIES - 1):
+        try:
+            return compare(spark, export, folder)
+        except (PySparkException, Py4JError, ExportDamaged):
+            before, export = export, open_export(source, skip_hashes=skip_hashes)
+            parts = zip(before.parts, export.parts, strict=True)
+            files = [(old.catalog.files, new.catalog.files) for old, new in parts]
+            if all(new[: len(old)] == old for old, new in files):
+                raise
+    return compare(spark, export, folder)

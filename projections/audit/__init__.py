@@ -1,1 +1,0 @@
-"""Audits refusals, and messages that are not fetched, with Spark."""

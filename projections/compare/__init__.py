@@ -1,1 +1,0 @@
-"""Compares the memory of a running mediator with its exported log."""
