@@ -21,7 +21,6 @@ from projections.tables.projection import (
     Step,
     earliest,
     latest_of,
-    select_place,
     without,
 )
 
@@ -41,25 +40,25 @@ _KEY: Final = {
 
 
 def _connections(step: Step) -> DataFrame:
-    new = select_place(step.of("connection-established"), *_CONNECTION)
+    new = step.of("connection-established").select(*PLACE, *_CONNECTION)
     return latest_of(step, new, *ACCOUNT_ENDS)
 
 
 def _push_devices(step: Step) -> DataFrame:
     """The last device of each agent; a row without a channel removed it."""
-    new = select_place(step.of("push-device-set"), "channel")
+    new = step.of("push-device-set").select(*PLACE, "channel")
     return latest_of(step, new, *ACCOUNT_ENDS).where("channel <> ''")
 
 
 def _mediation(step: Step) -> DataFrame:
-    since = step.since(select_place(step.of("mediation-granted")))
+    since = step.since(step.of("mediation-granted").select(*PLACE))
     return earliest(without(since, step.of(*ACCOUNT_ENDS), "stream"), "stream")
 
 
 def _keylists(step: Step) -> DataFrame:
     """Keys added and not removed since; a key added again keeps its place, with a later claim."""
     updates = step.of("keylist-updated")
-    new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
+    new = updates.select(*PLACE, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
     new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
     removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
     since = without(step.since(new), step.of(EXPIRED, ERASED), "stream")
@@ -112,12 +111,12 @@ KEYLISTS: Final = Projection(
 
 
 def _speakers(step: Step) -> DataFrame:
-    new = select_place(step.of("account-rotated"), F.col("did").alias("speaker_did"))
+    new = step.of("account-rotated").select(*PLACE, F.col("did").alias("speaker_did"))
     return latest_of(step, new, ERASED)
 
 
 def _account_names(step: Step) -> DataFrame:
-    new = select_place(step.of("speaker-named"), F.col("owner_did").alias("account_did"))
+    new = step.of("speaker-named").select(*PLACE, F.col("owner_did").alias("account_did"))
     return latest_of(step, new, ERASED).where("account_did != ''")
 
 
@@ -144,12 +143,12 @@ _USE: Final = {"invitation_id": "the invitation", "by_did": "who used it"}
 
 
 def _owners(step: Step) -> DataFrame:
-    new = select_place(step.of("key-claimed"), *_OWNER)
+    new = step.of("key-claimed").select(*PLACE, *_OWNER)
     return latest_of(step, new, "key-released")
 
 
 def _invitations(step: Step) -> DataFrame:
-    return step.since(select_place(step.of("invitation-used"), *_USE))
+    return step.since(step.of("invitation-used").select(*PLACE, *_USE))
 
 
 KEY_OWNERS: Final = Projection(

@@ -13,7 +13,6 @@ from projections.tables.projection import (
     LiveRows,
     Projection,
     Step,
-    select_place,
     without,
 )
 
@@ -33,14 +32,14 @@ _REQUEST: Final = {
 
 
 def _contracts(step: Step) -> DataFrame:
-    new = select_place(step.of("contract-stored"), *_CONTRACT)
+    new = step.of("contract-stored").select(*PLACE, *_CONTRACT)
     expired = step.of("contract-expired").select("stream", "version", "contract_id")
     since = without(step.since(new), step.of(ERASED), "stream")
     return without(since, expired, "stream", "contract_id")
 
 
 def _requests(step: Step) -> DataFrame:
-    new = select_place(step.of("contract-requested"), *_REQUEST)
+    new = step.of("contract-requested").select(*PLACE, *_REQUEST)
     gone = step.of("contract-requests-acknowledged", "contract-requests-expired").select(
         "stream", "version", F.explode("request_ids").alias("request_id")
     )

@@ -130,11 +130,6 @@ PLACE = {
 """The columns that say which event a row comes from, and what they hold."""
 
 
-def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
-    """Select the columns that say which event a row comes from, and others."""
-    return rows.select(*PLACE, *others)
-
-
 def latest_of(step: Step, new: DataFrame, *ends: str) -> DataFrame:
     """The newest row of each stream, unless there is a later event of ``ends``."""
     return latest(without(step.since(new), step.of(*ends), "stream"), "stream")

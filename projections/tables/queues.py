@@ -14,7 +14,6 @@ from projections.tables.projection import (
     Projection,
     Step,
     latest_of,
-    select_place,
     without,
 )
 
@@ -44,7 +43,7 @@ def _queues(step: Step) -> DataFrame:
     Most messages of a log are gone. So the waiting ones are first found from ids and numbers alone;
     then their other columns are looked up.
     """
-    new = select_place(step.of("message-queued"), *_MESSAGE)
+    new = step.of("message-queued").select(*PLACE, *_MESSAGE)
     rows = step.since(new, but=_DELIVERIES)
     waiting = step.at_hand(_waiting(step))
     return rows.join(waiting, list(step.row_keys)).select(*PLACE, *_MESSAGE, *_DELIVERIES)
@@ -85,14 +84,14 @@ def _waiting(step: Step) -> DataFrame:
 
 
 def _policies(step: Step) -> DataFrame:
-    new = select_place(step.of("queue-policy-set"), *_POLICY)
+    new = step.of("queue-policy-set").select(*PLACE, *_POLICY)
     return latest_of(step, new, *ACCOUNT_ENDS)
 
 
 def _expiries(step: Step) -> DataFrame:
     """The expiry times of the messages that still wait."""
-    new = select_place(
-        step.of("message-expiry-set"), F.explode("message_ids").alias("message_id"), "expires_at_s"
+    new = step.of("message-expiry-set").select(
+        *PLACE, F.explode("message_ids").alias("message_id"), "expires_at_s"
     )
     removed = step.of("messages-removed").select(
         "stream", "version", F.explode("message_ids").alias("message_id")

@@ -14,7 +14,6 @@ from projections.tables.projection import (
     Projection,
     Step,
     latest,
-    select_place,
     without,
 )
 
@@ -39,7 +38,7 @@ _PUBLIC: Final = {
 
 
 def _saved_events(step: Step) -> DataFrame:
-    new = select_place(step.of("event-saved"), *_SAVED, F.lit(0).cast("long").alias("revision"))
+    new = step.of("event-saved").select(*PLACE, *_SAVED, F.lit(0).cast("long").alias("revision"))
     updates = step.of("event-tags-updated").select("stream", "event_id", "version", "tags")
     newest = latest(updates, "stream", "event_id").select(
         "stream",
@@ -61,7 +60,7 @@ def _saved_events(step: Step) -> DataFrame:
 
 
 def _public_events(step: Step) -> DataFrame:
-    new = select_place(step.of("public-event-published"), *_PUBLIC)
+    new = step.of("public-event-published").select(*PLACE, *_PUBLIC)
     # Expired events may be in any channel.
     deleted = step.of("public-events-deleted", "public-events-expired").select(
         "stream", "version", "channel_id", F.explode("event_ids").alias("event_id")
