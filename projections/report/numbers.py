@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.parquet.files import ExportPlace
 from projections.spark.tasks import results_of
@@ -45,19 +46,14 @@ class Number:
         """The name of the view, and of the files."""
         return self.view.name
 
-    @property
-    def sql(self) -> str:
-        """The query for its rows."""
-        rows = f"SELECT * FROM {self.name}"  # noqa: S608 - names of our own
+    def rows(self, session: SparkSession) -> DataFrame:
+        """Its rows, in no order; ``session`` has the views."""
+        rows = session.table(self.name)
         if not self.largest:
             return rows
-        ties = [_term(name) for name in self.view.order]
-        parts = [
-            f"(SELECT * FROM {self.name} ORDER BY {', '.join([_term(f'-{by}'), *ties])}"  # noqa: S608
-            f" LIMIT {TOP})"
-            for by in self.largest
-        ]
-        return " UNION ".join(parts)
+        ties = [_sorted_by(name) for name in self.view.order]
+        largest = [rows.orderBy(F.desc(by), *ties).limit(TOP) for by in self.largest]
+        return reduce(lambda one, other: one.union(other).distinct(), largest)
 
 
 NUMBERS: Final = (
@@ -89,7 +85,7 @@ def compute(session: SparkSession, hide: Hide) -> Generator[tuple[Number, pa.Tab
     """
 
     def make(number: Number) -> tuple[Number, pa.Table]:
-        return number, sort(number, hide(session.sql(number.sql)).toArrow())
+        return number, sort(number, hide(number.rows(session)).toArrow())
 
     return results_of(session, [partial(make, number) for number in NUMBERS], _AT_ONCE)
 
@@ -118,8 +114,8 @@ def write(place: ExportPlace, number: Number, table: pa.Table) -> None:
     place.write(f"{FOLDER}/{number.name}.csv", text.getvalue())
 
 
-def _term(name: str) -> str:
-    return f"{name.removeprefix('-')} DESC" if name.startswith("-") else name
+def _sorted_by(name: str) -> Column:
+    return F.desc(name.removeprefix("-")) if name.startswith("-") else F.asc(name)
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
