@@ -63,7 +63,7 @@ def events_until(spark: SparkSession, export: ExportedLog, position: Position) -
     events = export.events(spark, until=position)
     types = export.types(export.start, position)
     # Each audit reads one or two types, so the rare events are not selected separately.
-    return Step(events, events, frozenset(), types, len(position))
+    return Step(events, events, frozenset(), types)
 
 
 def refused_commands(

@@ -258,7 +258,7 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
         until = F.broadcast(until)
     seen = events.join(until, "stream").where("version <= dumped_version").drop("dumped_version")
     # No table rebuilt from this step needs the time or the window.
-    return Step(seen, rare_events(seen, RARE), RARE, types, databases=len(dump.before))
+    return Step(seen, rare_events(seen, RARE), RARE, types)
 
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:

@@ -235,7 +235,6 @@ class _Run:
             rare_events(events, RARE),
             RARE,
             types,
-            len(position),
             at_ms=max(at_ms, start.at_ms if start else 0),
             window_ms_max=max(window_ms_max, start.window_ms_max if start else 0),
         )

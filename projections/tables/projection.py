@@ -8,7 +8,7 @@ as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,28 +50,21 @@ class Step:
     """The step from a table at one position to the table at a later one.
 
     ``events`` are the events after the earlier table; only ``types`` occur in them. ``rare`` are
-    the events of the ``rare_types``, which may be kept in memory. ``databases`` is the number of
-    the log's databases: with several, positions are not in one order, and events have a
-    ``database``. ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the
-    longest timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables
-    are written, and returns their number; None if nothing may be computed yet. ``earlier`` are the
-    rows of the earlier table; None in the first step.
+    the events of the ``rare_types``, which may be kept in memory. ``at_ms`` is the latest recorded
+    time of all events so far, ``window_ms_max`` the longest timestamp window of any seal. ``keep``
+    computes rows now, keeps them until the tables are written, and returns their number; None if
+    nothing may be computed yet. ``earlier`` are the rows of the earlier table; None in the first
+    step.
     """
 
     events: DataFrame
     rare: DataFrame
     rare_types: frozenset[str]
     types: frozenset[str]
-    databases: int
     at_ms: int = 0
     window_ms_max: int = 0
     keep: Callable[[DataFrame], int] | None = None
     earlier: DataFrame | None = None
-
-    @property
-    def row_keys(self) -> Sequence[str]:
-        """The columns that distinguish a row from all others; a single number joins faster."""
-        return ("position",) if self.databases == 1 else ("stream", "position")
 
     def of(self, *types: str) -> DataFrame:
         """The new events of these types; if there are none, no file is read."""

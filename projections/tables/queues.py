@@ -46,7 +46,8 @@ def _queues(step: Step) -> DataFrame:
     new = step.of("message-queued").select(*PLACE, *_MESSAGE)
     rows = step.since(new, but=_DELIVERIES)
     waiting = step.at_hand(_waiting(step))
-    return rows.join(waiting, list(step.row_keys)).select(*PLACE, *_MESSAGE, *_DELIVERIES)
+    # With several databases a position alone does not distinguish a row.
+    return rows.join(waiting, ["stream", "position"]).select(*PLACE, *_MESSAGE, *_DELIVERIES)
 
 
 def _waiting(step: Step) -> DataFrame:
@@ -79,7 +80,7 @@ def _waiting(step: Step) -> DataFrame:
         )
         .where("position IS NOT NULL")
         .where("removed_version IS NULL OR removed_version < version")
-        .select(*step.row_keys, *_DELIVERIES)
+        .select("stream", "position", *_DELIVERIES)
     )
 
 

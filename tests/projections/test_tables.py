@@ -48,7 +48,7 @@ def test_a_table_is_rebuilt_after_each_event_that_it_is_made_of(spark: SparkSess
     none = spark.createDataFrame([], SCHEMA)
     types = frozenset(type_name(kind) for kind in TOPIC_BY_TYPE)
     for table in PROJECTIONS:
-        step = StepOfAll(none, none, frozenset(), types, databases=1)
+        step = StepOfAll(none, none, frozenset(), types)
         table.rebuild(step)
         # Every stream of an identity is in its table, whatever happened in it.
         read = types - {"batch-sealed"} if table == IDENTITIES else step.read
