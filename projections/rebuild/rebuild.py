@@ -51,7 +51,6 @@ from projections.tables.agents import ACCOUNT_NAMES
 from projections.tables.erased import (
     ERASURES,
     EVERY_KIND,
-    ErasedIdentities,
     about_names,
     erased_identities,
     has_events_of,
@@ -62,6 +61,7 @@ from projections.tables.erased import (
     names_of,
     said_last,
     with_names,
+    without_erased,
     without_speakers,
 )
 from projections.tables.identities import IDENTITIES
@@ -149,7 +149,7 @@ class _Run:
     place: TablesPlace
     start: Generation | None
     keep: _Keep
-    erased: ErasedIdentities | None = None
+    erased: DataFrame | None = None
     erased_since: DataFrame | None = None
     names: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -175,13 +175,13 @@ class _Run:
                 names = keep(named_before(names_of(about), identities))
                 erased = without_speakers(erased, accounts)
                 if ERASURES not in export.types(start.at, self.position):
-                    return replace(self, erased=ErasedIdentities(keep(erased)), names=names)
+                    return replace(self, erased=keep(erased), names=names)
                 since = keep(erased_identities(said_last(about)))
-                every = ErasedIdentities(keep(erased.unionAll(since)))
+                every = keep(erased.unionAll(since))
                 named = since if export.key is None else None
                 return replace(self, erased=every, erased_since=named, names=names)
         about = _few(keep(about_names(plain.events(spark, None, self.position))))
-        every = ErasedIdentities(keep(erased_identities(said_last(about))))
+        every = keep(erased_identities(said_last(about)))
         names = names_of(about)
         if export.key is not None:
             names = pseudonymised(names, export.key)
@@ -296,7 +296,7 @@ class _Run:
         assert parts is not None
         rows = projection.rebuild(step).select(*projection.columns)
         if self.erased is not None and self.export.key is None:
-            rows = self.erased.hidden_in(rows)
+            rows = without_erased(rows, self.erased)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
         has_rows = step.earlier is not None or not step.types.isdisjoint(projection.reads)

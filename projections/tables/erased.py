@@ -25,8 +25,7 @@ pseudonyms, and earlier tables are not continued by them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -50,46 +49,25 @@ _DIDS: Final = (
 )
 """The columns of tables that hold a DID. A partition whose name is a DID keeps it."""
 _PREFIX: Final = NAMESPACE.bytes + b"identity:"
-_GONE: Final = "gone "
-FEW_MAX: Final = 256
-"""Up to this many streams of erased identities are literals in the plan of each table. More are
-joined: as literals, an ever growing number would be sent, and searched in planning, once for each
-column of names in each table. A join is a broadcast for each of these columns, a quarter of the
-work of the smallest rebuild."""
+_GONE: Final = "gone"
 _NAME: Final = "name_of_stream"
 _LEFT_NAME: Final = rf"^({'|'.join(KINDS)}|){LEFT}([0-9a-f]{{32}})$"
 
 
-@dataclass(frozen=True)
-class ErasedIdentities:
-    """The identities whose names no table gets: their ``stream`` and ``identity``."""
+def without_erased(rows: DataFrame, erased: DataFrame) -> DataFrame:
+    """Replace the DIDs of erased identities, by their ``stream``, in the rows of a table.
 
-    rows: DataFrame
-
-    @cached_property
-    def few(self) -> list[bytes] | None:
-        """Their streams; None if there are more than ``FEW_MAX``."""
-        found = self.rows.select("stream").limit(FEW_MAX + 1).collect()
-        return [bytes(row.stream) for row in found] if len(found) <= FEW_MAX else None
-
-    def hidden_in(self, rows: DataFrame) -> DataFrame:
-        """Replace the DIDs of these identities in the rows of a table."""
-        is_gone: dict[str, Column] = {}
-        for name in names_in(rows.columns):
-            stream = _stream_of(name, rows.columns)
-            if self.few is None:
-                gone = self.rows.select(F.col("stream").alias(_GONE + name))
-                rows = rows.join(F.broadcast(gone), stream == F.col(_GONE + name), "left")
-                is_gone[name] = F.col(_GONE + name).isNotNull()
-            else:
-                is_gone[name] = stream.isin(self.few) if self.few else F.lit(False)  # noqa: FBT003
-        return rows.select(
-            *[
-                _hidden(name, is_gone[name]) if name in is_gone else F.col(name)
-                for name in rows.columns
-                if not name.startswith(_GONE)
-            ]
+    Also the texts that took the place of such DIDs in the log.
+    """
+    gone = erased.select(F.col("stream").alias(_GONE))
+    for name in reversed(names_in(rows.columns)):  # the identity last: see _stream_of
+        joined = rows.join(
+            F.broadcast(gone), _stream_of(name, rows.columns) == F.col(_GONE), "left"
         )
+        is_gone = F.col(_GONE).isNotNull() | F.col(name).startswith(LEFT)
+        hidden = F.when(is_gone, F.lit(ERASED)).otherwise(F.col(name))
+        rows = joined.withColumn(name, hidden).drop(_GONE)
+    return rows
 
 
 def erased_identities(rows: DataFrame) -> DataFrame:
@@ -234,12 +212,6 @@ def stream_named(did: Column) -> Column:
 def _is_left(kinds: Collection[str] = EVERY_KIND) -> Column:
     """Whether an event, of a stream of one of these kinds, has lost its name."""
     return reduce(Column.__or__, [F.col("identity").startswith(kind + LEFT) for kind in kinds])
-
-
-def _hidden(name: str, is_gone: Column) -> Column:
-    """A column of DIDs, with ``ERASED`` for erased DIDs, and for the texts that replaced them."""
-    hidden = is_gone | F.col(name).startswith(LEFT)
-    return F.when(hidden, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
 
 
 def _stream_of(name: str, columns: Collection[str]) -> Column:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ALL: Final = "all_events"
-_OF_ITS_OWN: Final = ("spark.sql.shuffle.partitions",)
-"""Settings that a new session does not take over from another session of the same Spark."""
 
 
 def views_in_spark(
@@ -44,8 +42,8 @@ def views_in_spark(
             and call this with the name of each. None computes nothing yet.
     """
     session = spark.newSession()
-    for name in _OF_ITS_OWN:
-        session.conf.set(name, spark.conf.get(name))
+    parts = "spark.sql.shuffle.partitions"  # which a new session does not take over
+    session.conf.set(parts, spark.conf.get(parts))
     session.conf.set("spark.sql.session.timeZone", "UTC")  # in which weeks begin, as in DuckDB
     sources = {
         # A time, and not its milliseconds: the files' statistics can answer it.

@@ -356,11 +356,7 @@ def test_who_was_erased_has_no_name_in_tables_that_are_written_afterwards(
         assert {"identities", "registrations"} <= naming(back, gone)
 
 
-def test_tables_are_the_same_when_names_have_left_the_export(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Names are hidden by a join, as where many are erased; other tests have few.
-    monkeypatch.setattr("projections.tables.erased.FEW_MAX", 0)
+def test_tables_are_the_same_when_names_have_left_the_export(spark: SparkSession) -> None:
     with exported(32, acts=250) as (log, folder):
         export, gone = folder / "export", CROWD.identities[0]
 
