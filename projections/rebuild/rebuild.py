@@ -8,9 +8,9 @@ changes nothing for readers.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -77,8 +77,6 @@ KEPT: Final = Kept()
 
 Progress: TypeAlias = Callable[[str], None]
 """Called with the name of each table whose files are written."""
-_Keep: TypeAlias = Callable[[DataFrame], DataFrame]
-"""Keeps rows, once they are computed, until the rebuild ends; returns the same rows."""
 
 
 class RebuildRefused(ProjectionError):
@@ -118,7 +116,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
     """
     place = TablesPlace(target)
     position = export.position(as_of)
-    with only_rebuild(place.place), _keeping() as keep:
+    with only_rebuild(place.place), ExitStack() as ending:
         start = place.generation() if incremental else None
         if start is not None:
             _check_continues(start, export, position)
@@ -130,7 +128,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
                 )
             if start.at == position:
                 return start
-        run = _Run(spark, export, position, place, start, keep).with_names()
+        run = _Run(spark, export, position, place, start, ending).with_names()
         return run.generation(kept, progress)
 
 
@@ -148,11 +146,16 @@ class _Run:
     position: Position
     place: TablesPlace
     start: Generation | None
-    keep: _Keep
+    ending: ExitStack
     erased: DataFrame | None = None
     erased_since: DataFrame | None = None
     names: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Keep rows, once they are computed, until the rebuild ends; return the same rows."""
+        self.ending.callback(rows.persist(StorageLevel.MEMORY_AND_DISK).unpersist)
+        return rows
 
     def with_names(self) -> _Run:
         """This rebuild with its names, begun anew if it cannot take names out of earlier tables.
@@ -326,22 +329,6 @@ class _Run:
 
 def _columns(projection: Projection, types: Mapping[str, str]) -> list[TableColumn]:
     return [TableColumn(name, kind, projection.columns[name]) for name, kind in types.items()]
-
-
-@contextmanager
-def _keeping() -> Iterator[_Keep]:
-    """Yield a function that keeps rows for several tables or passes while the block runs."""
-    kept: list[DataFrame] = []
-
-    def keep(rows: DataFrame) -> DataFrame:
-        kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-        return rows
-
-    try:
-        yield keep
-    finally:
-        for rows in kept:
-            rows.unpersist()
 
 
 def _few(kept: DataFrame) -> DataFrame:
