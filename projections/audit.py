@@ -14,7 +14,7 @@ from typing import Final, assert_never
 import click
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, TimestampType
 
 from eventstore.log.pseudonyms import fingerprint

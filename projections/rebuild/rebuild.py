@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 
 from eventstore.log.pseudonyms import fingerprint
 from eventstore.log.streams import KINDS

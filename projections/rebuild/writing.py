@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 
 from projections.generations.delta_table import BUCKET
 from projections.generations.generation import GenerationTable, TableFile

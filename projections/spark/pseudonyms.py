@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from eventstore.log.pseudonyms import DIGITS, NAMING, OURS, PREFIX, WITH_KINDS

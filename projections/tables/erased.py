@@ -29,7 +29,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 
 from eventstore.log.events import IdentityErased, SpeakerNamed, type_name
 from eventstore.log.name_erasure import COMING_BACK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 
 from eventstore.log.events import TOPIC_BY_TYPE, BatchSealed, type_name
 from projections.tables.projection import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql import functions as F
 
 from eventstore.log.events import FREQUENT as FREQUENT_EVENTS
 from eventstore.log.events import AccountExpired, IdentityErasureBegun, type_name
