@@ -16,21 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from projections.report import plots, units
+from projections.report.drawing import NARROW, WIDE
 from projections.report.numbers import NUMBERS, TOP, Number, Rows
-from projections.report.plots import Tables
+from projections.report.plots import Plot, Tables
 from projections.views.pickup import FIRST_DELIVERY
 from projections.views.span import Span
-
-
-@dataclass(frozen=True)
-class _Outline:
-    """One part of the page: its plot, text and tables of numbers."""
-
-    title: str
-    plot: str
-    numbers: tuple[str, ...]
-    text: str
-    nothing: str = "Nothing of this kind was recorded in this period."
 
 
 @dataclass(frozen=True)
@@ -41,149 +31,200 @@ class _Part:
     tables: list[PageTable]
 
 
-_OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
-    (
-        "Traffic",
-        (
-            _Outline(
-                "Messages over time",
-                "traffic",
-                ("volumes",),
-                "Areas are queued messages, stacked by protocol; the thin line is messages"
-                " that left the queues. Where the line is below the areas, queues grow.",
-            ),
-            _Outline(
-                "Bytes over time",
-                "bytes",
-                (),
-                "Payloads of queued messages, stacked by protocol.",
-            ),
-            _Outline(
-                "Tenants",
-                "tenants",
-                ("tenant_volumes",),
-                "Messages queued in this period, by the tenant of the recipient: from the"
-                " operator's list, else the label that its agent chose.",
-            ),
+_BARS: Final = {NARROW: 520, WIDE: 290}
+_NONE_WAITED: Final = "No message waited."
+_NONE_HANDED_OUT: Final = "No message was handed out in this period."
+
+
+def _any_waits(rows: Rows) -> bool:
+    return any(row["messages"] for row in rows)
+
+
+_SECTIONS: Final[Mapping[str, Sequence[Plot]]] = {
+    "Traffic": (
+        Plot(
+            "Messages over time",
+            "traffic",
+            "volumes",
+            plots.traffic,
+            "Bars: messages queued over time, by protocol; a line: messages removed.",
+            "Areas are queued messages, stacked by protocol; the thin line is messages"
+            " that left the queues. Where the line is below the areas, queues grow.",
+            ("volumes",),
+            has_rows=lambda rows: any(row["queued"] or row["removed"] for row in rows),
+        ),
+        Plot(
+            "Bytes over time",
+            "bytes",
+            "volumes",
+            plots.queued_bytes,
+            "Bars: bytes queued over time, by protocol.",
+            "Payloads of queued messages, stacked by protocol.",
+            has_rows=lambda rows: any(row["queued_bytes"] for row in rows),
+        ),
+        Plot(
+            "Tenants",
+            "tenants",
+            "tenant_volumes",
+            plots.largest("tenant"),
+            "Bars: the largest tenants.",
+            "Messages queued in this period, by the tenant of the recipient: from the"
+            " operator's list, else the label that its agent chose.",
+            ("tenant_volumes",),
+            heights=_BARS,
         ),
     ),
-    (
-        "Waiting messages",
-        (
-            _Outline(
-                "Depth of all queues",
-                "depth",
-                (),
-                "Messages that waited at each time, including those queued before this time.",
-                "No message waited.",
-            ),
-            _Outline(
-                "Age of the oldest message",
-                "age",
-                ("queue_depth",),
-                "Age of the oldest waiting message at each time. A steadily rising line is"
-                " one message that is not picked up.",
-                "No message waited.",
-            ),
+    "Waiting messages": (
+        Plot(
+            "Depth of all queues",
+            "depth",
+            "queue_depth",
+            plots.depth,
+            "Areas: messages waiting over time, by protocol.",
+            "Messages that waited at each time, including those queued before this time.",
+            (),
+            _NONE_WAITED,
+            _any_waits,
+        ),
+        Plot(
+            "Age of the oldest message",
+            "age",
+            "queue_depth",
+            plots.age,
+            "Lines: age of the oldest waiting message over time.",
+            "Age of the oldest waiting message at each time. A steadily rising line is"
+            " one message that is not picked up.",
+            ("queue_depth",),
+            _NONE_WAITED,
+            _any_waits,
         ),
     ),
-    (
-        "Pickup",
-        (
-            _Outline(
-                "Service level",
-                "service-level",
-                ("service_level",),
-                "Share of the messages queued at each time that were picked up soon enough."
-                " A message that still waits counts as missed once its time is over.",
-            ),
-            _Outline(
-                "From queued to first delivery",
-                "first-delivery",
-                (),
-                "How long messages waited for their first delivery, in classes of equal"
-                " width on a logarithmic scale. Decentrl has no deliveries: owners read and"
-                " acknowledge.",
-                "No message had its first delivery in this period.",
-            ),
-            _Outline(
-                "From queued to removed",
-                "removal",
-                ("waits", "wait_classes"),
-                "How long messages waited until they left their queue, by the reason: acknowledged "
-                "by the owner, delivered to it, expired, purged by the operator, erased, or ended "
-                "with the account.",
-                "No message left a queue in this period.",
-            ),
-            _Outline(
-                "Deliveries by channel",
-                "channels",
-                ("deliveries", "endpoints"),
-                "Deliveries by channel: the protocol of the request, live mode, or outbound"
-                " to the endpoint of the agent.",
-                "No message was handed out in this period.",
-            ),
-            _Outline(
-                "Redeliveries",
-                "deliveries",
-                ("redeliveries", "redelivered"),
-                "How often each message was delivered in this period. After a repeated"
-                " delivery, the owner did not acknowledge the message, or it was lost on the"
-                " way.",
-                "No message was handed out in this period.",
-            ),
+    "Pickup": (
+        Plot(
+            "Service level",
+            "service-level",
+            "service_level",
+            plots.service_level,
+            "Lines: the share of messages that were picked up soon enough, by protocol.",
+            "Share of the messages queued at each time that were picked up soon enough."
+            " A message that still waits counts as missed once its time is over.",
+            ("service_level",),
+            has_rows=lambda rows: any(row["decided"] and row["is_complete"] for row in rows),
+        ),
+        Plot(
+            "From queued to first delivery",
+            "first-delivery",
+            "wait_classes",
+            plots.delivery_waits,
+            "Histogram: wait from queued to first delivery.",
+            "How long messages waited for their first delivery, in classes of equal"
+            " width on a logarithmic scale. Decentrl has no deliveries: owners read and"
+            " acknowledge.",
+            (),
+            "No message had its first delivery in this period.",
+            lambda rows: any(map(plots.is_delivery, rows)),
+        ),
+        Plot(
+            "From queued to removed",
+            "removal",
+            "wait_classes",
+            plots.removal_waits,
+            "Histogram: wait from queued to removed, by reason.",
+            "How long messages waited until they left their queue, by the reason: acknowledged "
+            "by the owner, delivered to it, expired, purged by the operator, erased, or ended "
+            "with the account.",
+            ("waits", "wait_classes"),
+            "No message left a queue in this period.",
+            lambda rows: not all(map(plots.is_delivery, rows)),
+        ),
+        Plot(
+            "Deliveries by channel",
+            "channels",
+            "deliveries",
+            plots.in_bins("channel", "messages", "handed out"),
+            "Bars: messages handed out, by channel.",
+            "Deliveries by channel: the protocol of the request, live mode, or outbound"
+            " to the endpoint of the agent.",
+            ("deliveries", "endpoints"),
+            _NONE_HANDED_OUT,
+        ),
+        Plot(
+            "Redeliveries",
+            "deliveries",
+            "redeliveries",
+            plots.deliveries,
+            "Bars: messages by how often they were handed out.",
+            "How often each message was delivered in this period. After a repeated"
+            " delivery, the owner did not acknowledge the message, or it was lost on the"
+            " way.",
+            ("redeliveries", "redelivered"),
+            _NONE_HANDED_OUT,
         ),
     ),
-    (
-        "Identities",
-        (
-            _Outline(
-                "Growth",
-                "growth",
-                ("growth",),
-                "Identities that ever registered, DIDComm agents that ever connected, contracts "
-                "that were stored, and keys that have an owner.",
-            ),
-            _Outline(
-                "Who comes, and who stays away",
-                "churn",
-                ("churn",),
-                "Identities that were active themselves, by week since the log began: for"
-                " the first time, again, and no longer (below the line).",
-            ),
-            _Outline(
-                "Largest senders",
-                "senders",
-                ("senders",),
-                "By messages queued in this period. DIDComm hides senders from mediators,"
-                " so these are Decentrl senders.",
-                "No sender is known.",
-            ),
-            _Outline(
-                "Largest recipients",
-                "recipients",
-                ("recipients",),
-                "By messages queued for them in this period.",
-            ),
+    "Identities": (
+        Plot(
+            "Growth",
+            "growth",
+            "growth",
+            plots.growth,
+            "Four lines: registrations, connections, contracts and keys over time.",
+            "Identities that ever registered, DIDComm agents that ever connected, contracts "
+            "that were stored, and keys that have an owner.",
+            ("growth",),
+            has_rows=lambda rows: any(row["total"] for row in rows),
+            heights={WIDE: 200, NARROW: 330},
+        ),
+        Plot(
+            "Who comes, and who stays away",
+            "churn",
+            "churn",
+            plots.churn,
+            "Bars: identities that came, came again and stayed away, by week.",
+            "Identities that were active themselves, by week since the log began: for"
+            " the first time, again, and no longer (below the line).",
+            ("churn",),
+        ),
+        Plot(
+            "Largest senders",
+            "senders",
+            "senders",
+            plots.largest("identity"),
+            "Bars: the largest senders.",
+            "By messages queued in this period. DIDComm hides senders from mediators,"
+            " so these are Decentrl senders.",
+            ("senders",),
+            "No sender is known.",
+            heights=_BARS,
+        ),
+        Plot(
+            "Largest recipients",
+            "recipients",
+            "recipients",
+            plots.largest("identity"),
+            "Bars: the largest recipients.",
+            "By messages queued for them in this period.",
+            ("recipients",),
+            heights=_BARS,
         ),
     ),
-    (
-        "Refusals",
-        (
-            _Outline(
-                "Refusals over time",
-                "refusals",
-                (
-                    *("refusals_by_kind", "refused_senders", "refusals_over_time"),
-                    "acceptance",
-                ),
-                "Refused commands, each counted, and queues that began to refuse messages,"
-                " each recorded once; by reason. Named senders had proven their identity.",
-                "Nothing was refused.",
-            ),
+    "Refusals": (
+        Plot(
+            "Refusals over time",
+            "refusals",
+            "refusals_over_time",
+            plots.in_bins("reason", "refusals", "refusals"),
+            "Bars: refusals over time, by reason.",
+            "Refused commands, each counted, and queues that began to refuse messages,"
+            " each recorded once; by reason. Named senders had proven their identity.",
+            ("refusals_by_kind", "refused_senders", "refusals_over_time", "acceptance"),
+            "Nothing was refused.",
         ),
     ),
-)
+}
+PLOTS: Final[Mapping[str, Plot]] = {
+    plot.name: plot for section in _SECTIONS.values() for plot in section
+}
+"""The plots by name."""
 _CAPTIONS: Final = {
     "waits": (
         "Waiting times by the reason that ended them. p50, p90, p99: half, 90 % and 99 % of"
@@ -221,8 +262,8 @@ def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
     )
     shown = tiles(tables, span)
     sections = [
-        {"title": title, "parts": [_part(outline, tables, span) for outline in parts]}
-        for title, parts in _OUTLINE
+        {"title": title, "parts": [_part(plot, tables, span) for plot in parts]}
+        for title, parts in _SECTIONS.items()
         if span is not None and shown
     ]
     ends = [units.utc(at_ms) for at_ms in (span.since_ms, span.until_ms)] if span else []
@@ -234,15 +275,15 @@ def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
     )
 
 
-def _part(outline: _Outline, tables: Tables, span: Span) -> _Part:
-    svg = plots.drawn(outline.plot, tables, span)
+def _part(plot: Plot, tables: Tables, span: Span) -> _Part:
+    svg = plot.svg(tables, span)
     shown = [
         table_of(name, tables[name], _CAPTIONS.get(name, ""))
-        for name in outline.numbers
+        for name in plot.tables
         if svg and tables[name]
     ]
-    text = outline.text if svg else outline.nothing
-    return _Part(outline.title, text, Markup(svg), shown)  # noqa: S704 - our own SVG
+    text = plot.text if svg else plot.nothing
+    return _Part(plot.title, text, Markup(svg), shown)  # noqa: S704 - our own SVG
 
 
 _NUMBER: Final = "number"

@@ -1,4 +1,4 @@
-"""The plots of a report: each draws the rows of one number.
+"""Draws the plots of a report: each function draws the rows of one number.
 
 matplotlib draws them: its SVG needs no script in the page, its texts stay texts, and only its wheel
 has to be installed.
@@ -7,7 +7,7 @@ has to be installed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -50,30 +50,36 @@ _NARROW_WAIT_TICKS: Final = (0.001, 0.1, 1, 60, 3_600, 86_400, 2_592_000)
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: its number, its text for screen readers, and the function that draws it."""
+    """One part of the page: a plot of the rows of one number, its text, and tables of numbers.
 
+    ``name`` is a word, unique on the page; ``label`` is the text for screen readers. Without rows,
+    as ``has_rows`` says, the part has only the text ``nothing``.
+    """
+
+    title: str
+    name: str
     number: str
-    label: str
     draw: Draw
+    label: str
+    text: str
+    tables: tuple[str, ...] = ()
+    nothing: str = "Nothing of this kind was recorded in this period."
     has_rows: Callable[[Rows], bool] = bool
-    heights: Mapping[Size, int] | None = None
+    heights: Mapping[Size, int] = field(default_factory=dict)
 
-
-def drawn(name: str, tables: Tables, span: Span) -> str:
-    """The plot of this name for wide and for narrow pages; empty if there is nothing to draw."""
-    plot = PLOTS[name]
-    rows = tables[plot.number]
-    if not plot.has_rows(rows):
-        return ""
-    parts = []
-    for size in (WIDE, NARROW):
-        height = (plot.heights or {}).get(size, size.height)
+    def svg(self, tables: Tables, span: Span) -> str:
+        """The plot for wide and for narrow pages; empty if there is nothing to draw."""
+        rows = tables[self.number]
+        if not self.has_rows(rows):
+            return ""
 
         def draw(figure: Figure, size: Size) -> None:
-            plot.draw(figure, size, rows, span)
+            self.draw(figure, size, rows, span)
 
-        parts.append(figure_svg(draw, size._replace(height=height), name, plot.label))
-    return "".join(parts)
+        sizes = [
+            size._replace(height=self.heights.get(size, size.height)) for size in (WIDE, NARROW)
+        ]
+        return "".join(figure_svg(draw, size, self.name, self.label) for size in sizes)
 
 
 # Time ---------------------------------------------------------------------------------------
@@ -172,7 +178,8 @@ def _edges(span: Span) -> list[float]:
     return [edge / 1000 / _DAY_S for edge in span.edges_ms]
 
 
-def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """Messages queued, stacked by protocol, and messages removed."""
     axes, protocols = figure.subplots(), _by(rows, "protocol")
     edges = _edges(span)
     _stacked(
@@ -187,7 +194,8 @@ def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     _over_time(axes, size, span, f"messages per {units.bin_name(span.bin_ms)}")
 
 
-def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def queued_bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """Bytes queued, stacked by protocol."""
     axes, protocols = figure.subplots(), _by(rows, "protocol")
     unit, name = units.size_step(max(row["queued_bytes"] for row in rows))
     series = {p: [r["queued_bytes"] / unit for r in found] for p, found in protocols.items()}
@@ -196,7 +204,8 @@ def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     _over_time(axes, size, span, ylabel, counts_whole=False)
 
 
-def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """Messages that wait, stacked by protocol."""
     axes, protocols = figure.subplots(), _by(rows, "protocol")
     times = [_day(row["at_time"]) for row in next(iter(protocols.values()))]
     axes.stackplot(
@@ -209,7 +218,8 @@ def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     _over_time(axes, size, span, "messages waiting")
 
 
-def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """The age of the oldest message that waits, by protocol."""
     axes, protocols = figure.subplots(), _by(rows, "protocol")
     unit, name = units.duration_step(max(row["oldest_s"] or 0 for row in rows))
     for (protocol, found), named in zip(protocols.items(), SERIES, strict=False):
@@ -219,7 +229,8 @@ def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     _over_time(axes, size, span, f"age of the oldest, {_LONG[name]}", counts_whole=False)
 
 
-def _growth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def growth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """One small plot for each kind of what grows."""
     across = 2 if size.name == NARROW.name else 4
     grid = figure.subplots(len(GROWING) // across, across).flatten()
     series = _by(rows, "what")
@@ -267,16 +278,19 @@ def _waits(axes: Axes, size: Size, series: Mapping[str, Rows]) -> None:
     _legend(axes, size)
 
 
-def _is_delivery(row: Mapping[str, Any]) -> bool:
+def is_delivery(row: Mapping[str, Any]) -> bool:
+    """Whether a row of waits is of the first delivery, not of the removal."""
     return bool(row["stage"] == FIRST_DELIVERY)
 
 
-def _delivery_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
-    _waits(figure.subplots(), size, _by(list(filter(_is_delivery, rows)), "protocol"))
+def delivery_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    """The distribution of waits for the first delivery, by protocol."""
+    _waits(figure.subplots(), size, _by(list(filter(is_delivery, rows)), "protocol"))
 
 
-def _removal_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
-    removed = [row for row in rows if not _is_delivery(row)]
+def removal_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    """The distribution of waits for the removal, by reason."""
+    removed = [row for row in rows if not is_delivery(row)]
     _waits(figure.subplots(), size, _by(removed, "stage"))
 
 
@@ -288,7 +302,8 @@ def class_name(row: Mapping[str, Any]) -> str:
     return str(first) if first == last else f"{first}{units.DASH}{last}"
 
 
-def _deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+def deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    """How many messages were handed out how often."""
     axes = figure.subplots()
     classes: dict[str, int] = {}
     for row in rows:
@@ -308,7 +323,9 @@ def _deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
 # Identities and refusals ------------------------------------------------------------------------
 
 
-def _largest(key: str) -> Draw:
+def largest(key: str) -> Draw:
+    """The largest by messages and by bytes, named by the column ``key``."""
+
     def draw(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
         across = 1 if size.name == NARROW.name else 2
         by_messages, by_bytes = figure.subplots(2 // across, across).flatten()
@@ -356,7 +373,9 @@ def _over_bins(rows: Rows, name: str, value: str, edges: Sequence[float]) -> dic
     return series
 
 
-def _in_bins(name: str, value: str, ylabel: str) -> Draw:
+def in_bins(name: str, value: str, ylabel: str) -> Draw:
+    """The sums of ``value`` over time, stacked by the column ``name``."""
+
     def draw(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
         axes, edges = figure.subplots(), _edges(span)
         _stacked(axes, edges, _over_bins(rows, name, value, edges))
@@ -365,7 +384,7 @@ def _in_bins(name: str, value: str, ylabel: str) -> Draw:
     return draw
 
 
-def _service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+def service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     """Draw the shares of complete bins in which anything was decided, each with a marker."""
     axes = figure.subplots()
     for (protocol, found), named in zip(_by(rows, "protocol").items(), SERIES, strict=False):
@@ -383,7 +402,8 @@ def _service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     _legend(axes, size)
 
 
-def _churn(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+def churn(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    """Identities that came, came again and stayed away, by week."""
     axes = figure.subplots()
     weeks = [_day(row["week"]) for row in rows]
     again = [row["active"] - row["first_time"] for row in rows]
@@ -403,78 +423,3 @@ def _churn(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
     axes.set_xlim(weeks[0], weeks[-1] + 7)
     _date_ticks(axes, size)
     _legend(axes, size)
-
-
-def _any_waits(rows: Rows) -> bool:
-    return any(row["messages"] for row in rows)
-
-
-def _bars_of(number: str, label: str, key: str = "identity") -> Plot:
-    return Plot(number, label, _largest(key), heights={NARROW: 520, WIDE: 290})
-
-
-PLOTS: Final[Mapping[str, Plot]] = {
-    "traffic": Plot(
-        "volumes",
-        "Bars: messages queued over time, by protocol; a line: messages removed.",
-        _traffic,
-        lambda rows: any(row["queued"] or row["removed"] for row in rows),
-    ),
-    "bytes": Plot(
-        "volumes",
-        "Bars: bytes queued over time, by protocol.",
-        _bytes,
-        lambda rows: any(row["queued_bytes"] for row in rows),
-    ),
-    "depth": Plot(
-        "queue_depth", "Areas: messages waiting over time, by protocol.", _depth, _any_waits
-    ),
-    "age": Plot(
-        "queue_depth", "Lines: age of the oldest waiting message over time.", _age, _any_waits
-    ),
-    "first-delivery": Plot(
-        "wait_classes",
-        "Histogram: wait from queued to first delivery.",
-        _delivery_waits,
-        lambda rows: any(map(_is_delivery, rows)),
-    ),
-    "removal": Plot(
-        "wait_classes",
-        "Histogram: wait from queued to removed, by reason.",
-        _removal_waits,
-        lambda rows: not all(map(_is_delivery, rows)),
-    ),
-    "growth": Plot(
-        "growth",
-        "Four lines: registrations, connections, contracts and keys over time.",
-        _growth,
-        lambda rows: any(row["total"] for row in rows),
-        {WIDE: 200, NARROW: 330},
-    ),
-    "senders": _bars_of("senders", "Bars: the largest senders."),
-    "recipients": _bars_of("recipients", "Bars: the largest recipients."),
-    "tenants": _bars_of("tenant_volumes", "Bars: the largest tenants.", "tenant"),
-    "refusals": Plot(
-        "refusals_over_time",
-        "Bars: refusals over time, by reason.",
-        _in_bins("reason", "refusals", "refusals"),
-    ),
-    "channels": Plot(
-        "deliveries",
-        "Bars: messages handed out, by channel.",
-        _in_bins("channel", "messages", "handed out"),
-    ),
-    "service-level": Plot(
-        "service_level",
-        "Lines: the share of messages that were picked up soon enough, by protocol.",
-        _service_level,
-        lambda rows: any(row["decided"] and row["is_complete"] for row in rows),
-    ),
-    "churn": Plot(
-        "churn", "Bars: identities that came, came again and stayed away, by week.", _churn
-    ),
-    "deliveries": Plot(
-        "redeliveries", "Bars: messages by how often they were handed out.", _deliveries
-    ),
-}
-"""The plots, by the name that the page uses."""

@@ -27,8 +27,8 @@ from projections.program import projections
 from projections.report import units
 from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
-from projections.report.page import Note, page, table_of
-from projections.report.plots import drawn, time_locator
+from projections.report.page import PLOTS, Note, page, table_of
+from projections.report.plots import time_locator
 from projections.report.program import tenants_in
 from projections.report.writing import PAGE, write_report
 from projections.spark.export import open_export
@@ -319,7 +319,7 @@ def test_numbers_are_written_as_people_read_them() -> None:
 @example("\0 \x1b[31m \uffff \u202e \ue000 \r\n")
 def test_a_name_of_any_characters_is_drawn(label: str) -> None:
     rows = [{"tenant": label, "identities": 1, "messages": 1, "bytes": 1}]
-    svg = drawn("tenants", {"tenant_volumes": rows}, Span.over(0, DAY_MS, DAY_MS))
+    svg = PLOTS["tenants"].svg({"tenant_volumes": rows}, Span.over(0, DAY_MS, DAY_MS))
     (shown,) = units.short_names([label]).values()
     assert " ".join(escape(shown).split()) in svg
     (cells,) = table_of("tenant_volumes", rows).rows
