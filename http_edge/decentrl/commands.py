@@ -411,8 +411,8 @@ class CommandEndpoint:
 
         Refuse it if too many of its requests wait.
         """
-        with large_answer() as has_place:
-            if not has_place:
+        with large_answer() as has_slot:
+            if not has_slot:
                 return refuse(Refusal.RATE_LIMITED)
             async with page_turn():
                 return await self._read(read, result)

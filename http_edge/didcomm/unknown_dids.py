@@ -31,8 +31,8 @@ from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids, FetchedMethod, may_take
+from http_edge.dispatch.slots import counted
 from http_edge.listener.address_charge import charge_unproven, paying_address
-from http_edge.listener.in_flight import counted
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""

@@ -30,8 +30,8 @@ from actors.host.port import (
 from actors.host.question_threads import HISTORY, THREADS
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from http_edge.dispatch.outbox import SESSIONS, Outbox
-from http_edge.dispatch.places import TurnPlaces, place_in
 from http_edge.dispatch.routes import Routes
+from http_edge.dispatch.slots import TurnSlots, counted, slot_in
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
 
@@ -42,10 +42,10 @@ _ASK_AGAIN_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.02
 READS_WAITING_MAX: Final = 32
 """Reads of histories for one address at once, most of which wait. Counting a long history takes 10
-ms, and with many tags seconds, and each read holds one of ``commands_in_flight_max`` places, even
-if its client has gone."""
+ms, and with many tags seconds, and each read holds one of ``commands_in_flight_max`` slots, even if
+its client has gone."""
 _READS_OF_HOST_MAX: Final = THREADS["read"]
-_PLACE_S_MAX: Final = 5.0
+_SLOT_S_MAX: Final = 5.0
 """Above what a page takes at a host that works. Reads at hosts that hang last six times as long."""
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
@@ -95,7 +95,7 @@ class Gateway:
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._reads_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._history_reads = asyncio.Semaphore(limits.reads_in_flight_max // 2)
-        self._histories_of: WeakValueDictionary[str, TurnPlaces] = WeakValueDictionary()
+        self._histories_of: WeakValueDictionary[str, TurnSlots] = WeakValueDictionary()
         self._turns: WeakValueDictionary[tuple[str, type], asyncio.Lock] = WeakValueDictionary()
         self._histories: Counter[str] = Counter()
         self._reading: Counter[str] = Counter()
@@ -196,12 +196,12 @@ class Gateway:
     ) -> bool:
         """Return whether to try again: not if the time is up, or if too many wait already.
 
-        Requests leave half of the places of all requests for shards that have owners. Sessions of
-        sockets hold no such place, and count by themselves.
+        Requests leave half of the slots of all requests for shards that have owners. Sessions of
+        sockets hold no such slot, and count by themselves.
         """
         waiting_max = self._limits.outbox_items_max
         if not is_session:
-            waiting_max = min(waiting_max, self._half_of_places)
+            waiting_max = min(waiting_max, self._half_of_slots)
         left_s = ends_at - asyncio.get_running_loop().time()
         if left_s <= 0 or self._unrouted[is_session] >= waiting_max:
             return False
@@ -227,13 +227,8 @@ class Gateway:
             return await self._read(read, is_owing, payer)
         if self._histories[payer] >= READS_WAITING_MAX:
             return _RATE_LIMITED
-        self._histories[payer] += 1
-        try:
+        with counted(self._histories, payer):
             return await self._read(read, is_owing, payer)
-        finally:
-            self._histories[payer] -= 1
-            if not self._histories[payer]:
-                del self._histories[payer]
 
     async def _read(
         self, read: Read, is_owing: Callable[[], bool], payer: str
@@ -266,7 +261,7 @@ class Gateway:
     ) -> memoryview | Refused | None:
         """Read a page at this host; return None if it does not own the identity.
 
-        Reads leave three quarters of the places of all requests for other hosts, if there are any,
+        Reads leave three quarters of the slots of all requests for other hosts, if there are any,
         and those of histories half of the rest for others.
 
         Raises:
@@ -276,34 +271,29 @@ class Gateway:
         reads_max = max(1, self._limits.commands_in_flight_max // parts)
         if self._reading[host] >= reads_max and len(self._living) > 1:
             return UNAVAILABLE
-        self._reading[host] += 1
-        try:
-            async with self._turn_of(read), self._place_at(host, read, payer):
+        with counted(self._reading, host):
+            async with self._turn_of(read), self._slots_at(host, read, payer):
                 if is_owing():
                     return _RATE_LIMITED
                 (page,) = await self.port(host).ask(ReadPages([read]))
                 return _PAGE_TOO_LARGE if page == PAGE_TOO_LARGE else page
-        finally:
-            self._reading[host] -= 1
-            if not self._reading[host]:
-                del self._reading[host]
 
     @asynccontextmanager
-    async def _place_at(self, host: str, read: Read, payer: str) -> AsyncIterator[None]:
-        """Wait for a place among the reads of a host, then for one among the reads of all hosts.
+    async def _slots_at(self, host: str, read: Read, payer: str) -> AsyncIterator[None]:
+        """Wait for a slot among the reads of a host, then for one among the reads of all hosts.
 
-        The second ends after ``_PLACE_S_MAX``, so that hosts that hang, however many, leave places
-        to the others. Histories take other places at a host, in turn, and half of all at most.
+        The second ends after ``_SLOT_S_MAX``, so that hosts that hang, however many, leave slots to
+        the others. Histories take other slots at a host, in turn, and half of all at most.
         """
-        async with AsyncExitStack() as places:
+        async with AsyncExitStack() as slots:
             if isinstance(read.where, SavedEventsFilter):
-                own = self._histories_of.setdefault(host, TurnPlaces(THREADS[HISTORY]))
-                await places.enter_async_context(own.place(payer, 1.0))
-                await places.enter_async_context(place_in(self._history_reads, _PLACE_S_MAX))
+                own = self._histories_of.setdefault(host, TurnSlots(THREADS[HISTORY]))
+                await slots.enter_async_context(own.slot(payer, 1.0))
+                await slots.enter_async_context(slot_in(self._history_reads, _SLOT_S_MAX))
             else:
                 others = self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX))
-                await places.enter_async_context(others)
-            await places.enter_async_context(place_in(self._reads, _PLACE_S_MAX))
+                await slots.enter_async_context(others)
+            await slots.enter_async_context(slot_in(self._reads, _SLOT_S_MAX))
             yield
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
@@ -316,7 +306,7 @@ class Gateway:
         return self._turns.setdefault((read.owner_did, type(read.where)), asyncio.Lock())
 
     @property
-    def _half_of_places(self) -> int:
+    def _half_of_slots(self) -> int:
         return max(1, self._limits.commands_in_flight_max // 2)
 
     @property
@@ -367,12 +357,15 @@ class Gateway:
         return outbox
 
     def _is_crowded(self) -> bool:
-        """Do submissions to slow hosts take half of the places of all requests?
+        """Do submissions to slow hosts take half of the slots of all requests?
 
-        Never with one host: there is no other to leave places for.
+        Never with one host: there is no other to leave slots for.
         """
-        places = sum(outbox.places for outbox in self._outboxes.values() if outbox.is_slow)
-        return places >= self._half_of_places and len(self._living) > 1
+        slow = (outbox for outbox in self._outboxes.values() if outbox.is_slow)
+        return (
+            sum(outbox.unanswered for outbox in slow) >= self._half_of_slots
+            and len(self._living) > 1
+        )
 
     @property
     def _living(self) -> set[str]:

@@ -103,7 +103,7 @@ class Outbox:
         self._flush_is_due = False
         self._is_silent = False
         self._answered_s = -math.inf
-        self.places = 0
+        self.unanswered = 0
         """Submissions that wait for a call or for its answer, but those that open sessions."""
         self.is_slow = False
         """Has the host answered no call since one that took longer than ``_SLOW_S``?"""
@@ -132,15 +132,14 @@ class Outbox:
             return UNAVAILABLE
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         is_session = isinstance(submission.command, SESSIONS)
-        places = 0 if is_session else 1
-        self.places += places
+        self.unanswered += not is_session
         try:
             payer = "" if is_session else address or ""
             waiting = _Waiting(submission, payer, reply, size_bytes, perf_counter())
             self._put(waiting, can_linger=can_linger)
             return await reply
         finally:
-            self.places -= places
+            self.unanswered -= not is_session
 
     def _put(self, waiting: _Waiting, *, can_linger: bool) -> None:
         loop, submission = asyncio.get_running_loop(), waiting.submission

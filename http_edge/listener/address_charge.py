@@ -22,7 +22,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from actors.core.rate_limits import RateLimit
-from http_edge.listener.in_flight import counted
+from http_edge.dispatch.slots import counted
 from http_edge.settings.settings import Rates
 
 UNPROVEN_BYTES: Final = 16_384
@@ -45,7 +45,7 @@ ORDINARY_WORK: Final = 2
 LARGE_ANSWERS_MAX: Final = 32
 """Large answers, or changes of many keys, for which requests of one address wait at once. At 2 MiB
 each the last one waits 8 s, and wallets wait 15 s; each holds one of ``commands_in_flight_max``
-places, even if its client has gone."""
+slots, even if its client has gone."""
 _TURN_S_MAX: Final = 15.0
 """Wallets wait this long for an answer. Meanwhile a host that hangs may hold the turn of an
 address."""
@@ -196,7 +196,7 @@ def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
 
 @contextmanager
 def large_answer() -> Iterator[bool]:
-    """Reserve a place for a large answer; yield False if the address has too many waiting."""
+    """Reserve a slot for a large answer; yield False if the address has too many waiting."""
     charge = _CHARGE.get()
     if not charge.rates.is_limited:
         yield True
@@ -227,9 +227,9 @@ async def paid_turn() -> AsyncIterator[bool]:
     False: too many of its requests wait, or its turn comes too late for a wallet.
     """
     has_turn = False
-    with large_answer() as has_place:
+    with large_answer() as has_slot:
         async with AsyncExitStack() as turn:
-            if has_place:
+            if has_slot:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_TURN_S_MAX):
                         await turn.enter_async_context(page_turn())

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from http_edge.dispatch.places import TurnPlaces
+from http_edge.dispatch.slots import TurnSlots
 from http_edge.listener.address_charge import paying_address
 
 LARGE_BYTES: Final = 32_768
@@ -36,7 +36,7 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 _AT_THREAD_MAX: Final = 2
 """One is read, and the next one is there as soon as the thread is free, however busy the event loop
 is."""
-_PLACES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, TurnPlaces]] = WeakKeyDictionary()
+_SLOTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, TurnSlots]] = WeakKeyDictionary()
 _T = TypeVar("_T")
 
 
@@ -46,8 +46,8 @@ async def in_reading_thread(work: Callable[[], _T], size_bytes: int = LARGE_BYTE
     It waits for its turn: as many bytes for each address that pays for a request.
     """
     loop = asyncio.get_running_loop()
-    places = _PLACES.setdefault(loop, TurnPlaces(_AT_THREAD_MAX))
-    async with places.place(paying_address(), size_bytes):
+    slots = _SLOTS.setdefault(loop, TurnSlots(_AT_THREAD_MAX))
+    async with slots.slot(paying_address(), size_bytes):
         return await loop.run_in_executor(_READER, copy_context().run, work)
 
 

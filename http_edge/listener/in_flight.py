@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from typing import Final, NamedTuple
 
 from http_edge.dids.fetched import may_take
+from http_edge.dispatch.slots import counted
 from http_edge.listener.connection import Connection
 from http_edge.listener.transfers import Pace, Transfer, Transfers
 from http_edge.settings.settings import Limits
@@ -52,7 +53,7 @@ class InFlight:
         return not self.draining and self.requests < self._limits.commands_in_flight_max
 
     def has_share_for(self, address: str) -> bool:
-        """May this client address take one more of the places that ``has_room`` says are free?"""
+        """May this client address take one more of the slots that ``has_room`` says are free?"""
         held = self._requests_of[address]
         return may_take(held, self._limits.commands_in_flight_max - self.requests)
 
@@ -154,15 +155,3 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
         if connection is not None:
             connection.when_left = None
         in_flight.count(address, 1)
-
-
-@contextmanager
-def counted(counts: Counter[str], address: str) -> Iterator[None]:
-    """Count an address within the block; forget it when its count is zero."""
-    counts[address] += 1
-    try:
-        yield
-    finally:
-        counts[address] -= 1
-        if not counts[address]:
-            del counts[address]

@@ -24,6 +24,7 @@ from typing_extensions import override
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from actors.host.vital_thread import end_process
+from http_edge.dispatch.slots import counted
 from http_edge.listener.address_charge import (
     AddressCharge,
     AddressRates,
@@ -36,7 +37,7 @@ from http_edge.listener.bounded_server import BoundedServer
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
-from http_edge.listener.in_flight import InFlight, counted
+from http_edge.listener.in_flight import InFlight
 from http_edge.listener.request import Request, may_upgrade
 from http_edge.listener.routes import (
     JSON,

@@ -18,8 +18,9 @@ from actors.core.replies import Done, EnvelopesWaiting, IdentityGone, Notice
 from http_edge.didcomm.identities import Identities
 from http_edge.dids.fetched import may_take
 from http_edge.dispatch.hub import Hub
+from http_edge.dispatch.slots import counted
 from http_edge.listener.address_charge import paying_address
-from http_edge.listener.in_flight import counted, may_park, parked
+from http_edge.listener.in_flight import may_park, parked
 
 
 class Wake:

@@ -55,7 +55,7 @@ from http_edge.didcomm.outbound.destinations import (
 )
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids
-from http_edge.dispatch.places import place_in
+from http_edge.dispatch.slots import slot_in
 from http_edge.settings.settings import Outbound
 from http_edge.telemetry.line_pace import LinePace
 
@@ -72,7 +72,7 @@ QUERYING_MAX: Final = 64
 """Workers of an edge, of those that have not failed, that query their queues at once, two commands
 each. A sweep starts thousands, whose queries would fill a host's outbox: it refuses others then."""
 _QUERY_S_MAX: Final = 2.0
-"""A host that hangs leaves the place to agents of others; its queries end with their calls."""
+"""A host that hangs leaves the slot to agents of others; its queries end with their calls."""
 _OTHERS_S_MAX: Final = 5.0
 """Longest pause while another session delivers: each look is two queries to the host."""
 ASIDE_MS: Final = 600_000
@@ -460,10 +460,10 @@ class DeliveryWorker:
 
     async def _query(self) -> tuple[Connected | Refusal, QueueState | Refusal]:
         ask = self._queue.identities.ask_unprompted
-        async with AsyncExitStack() as place:
+        async with AsyncExitStack() as slot:
             if not self._failures:  # pauses spread what follows a failure
                 with self._may_be_stopped():
-                    await place.enter_async_context(place_in(self._queue.querying, _QUERY_S_MAX))
+                    await slot.enter_async_context(slot_in(self._queue.querying, _QUERY_S_MAX))
             return await asyncio.gather(
                 ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
             )

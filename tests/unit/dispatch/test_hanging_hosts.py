@@ -35,7 +35,7 @@ async def test_a_host_that_hangs_takes_no_place_of_reads_at_other_hosts() -> Non
 async def test_hosts_that_hang_leave_places_of_reads_to_others_however_many_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateway, "_PLACE_S_MAX", 0)
+    monkeypatch.setattr(gateway, "_SLOT_S_MAX", 0)
     setting = Setting(hosts=4)
     *hanging, other = setting.hosts.values()
     other.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
@@ -54,7 +54,7 @@ async def test_hosts_that_hang_leave_places_of_reads_to_others_however_many_hang
     other.hold()
     hanging[0].hold()
     reads = [read_of(setting, dids[name]) for name in ("host-0", "host-3") for _ in range(2)]
-    monkeypatch.setattr(gateway, "_PLACE_S_MAX", 60)
+    monkeypatch.setattr(gateway, "_SLOT_S_MAX", 60)
     for _ in range(3):
         await asyncio.sleep(0)
     assert len(hanging[0].held + other.held) == LIMITS.reads_in_flight_max
