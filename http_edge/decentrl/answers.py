@@ -165,17 +165,16 @@ def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> A
 
 async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]) -> Answer:
     """Make the answer from a packed page; outside of the event loop if the page is large."""
-    if len(packed) <= _LARGE_BYTES:
-        return answering(unpack_page(packed))
-    return await in_reading_thread(lambda: answering(unpack_page(packed)), len(packed))
+    return await _made(lambda: answering(unpack_page(packed)), len(packed))
 
 
 async def answer_to(reply: object, page: Page | None, answering: Answering) -> Answer:
     """Make the answer to the reply of a command; as ``answer_of`` if it is a large page."""
-    size_bytes = _records_bytes(reply)
-    if size_bytes <= _LARGE_BYTES:
-        return answering(reply, page)
-    return await in_reading_thread(lambda: answering(reply, page), size_bytes)
+    return await _made(lambda: answering(reply, page), _records_bytes(reply))
+
+
+async def _made(make: Callable[[], Answer], size_bytes: int) -> Answer:
+    return make() if size_bytes <= _LARGE_BYTES else await in_reading_thread(make, size_bytes)
 
 
 def _records_bytes(reply: object) -> int:

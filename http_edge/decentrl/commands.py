@@ -10,7 +10,6 @@ claimed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from enum import Enum, auto
 from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias
@@ -98,34 +97,15 @@ _UNPROVEN: Final = frozenset(
     }
 )
 """Rejections of commands without a valid signature."""
-_OF_STRANGERS: Final = frozenset(
-    {
-        Refusal.UNAUTHORIZED_COMMAND,
-        Refusal.RECIPIENT_NOT_REGISTERED,
-        Refusal.COMMUNICATION_CONTRACT_NOT_FOUND,
-    }
-)
-"""Refusals that cost a stranger only a key made for the command: the signature proves no more."""
-_AS_UNPROVEN: Final = _UNPROVEN | _OF_STRANGERS | {Refusal.DUPLICATE_NONCE}
-"""Refusals at the price of what proves nothing. One signature serves for any number of copies of a
-command."""
-
-
-class _Registrant(Enum):
-    """What the mediator knows of an identity that registers."""
-
-    RENEWS = auto()
-    NEW = auto()
-    GIVEN_UP = auto()
-    """For another DID, in DIDComm."""
-    UNKNOWN = auto()
-    """Its host does not answer."""
-
-
-_WHY_NEW: Final = {
-    Refusal.RECIPIENT_NOT_REGISTERED: _Registrant.NEW,
-    Refusal.UNAUTHORIZED_COMMAND: _Registrant.GIVEN_UP,
+_AS_UNPROVEN: Final = _UNPROVEN | {
+    # One signature serves for any number of copies of a command.
+    Refusal.DUPLICATE_NONCE,
+    # These cost a stranger only a key made for the command: the signature proves no more.
+    Refusal.UNAUTHORIZED_COMMAND,
+    Refusal.RECIPIENT_NOT_REGISTERED,
+    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND,
 }
+"""Refusals at the price of what proves nothing."""
 
 
 class CommandEndpoint:
@@ -308,14 +288,17 @@ class CommandEndpoint:
         wait_s = registration_wait_s()
         if wait_s is None and not result.invitation_id:
             return submission, result
-        registrant = await self._registrant(submission)
-        if registrant is _Registrant.RENEWS:
+        unclaimed = msgspec.structs.replace(submission, claim=None, charge=0.0, adds=False)
+        check = self._aimed(unclaimed, submission.target_did, CheckRegistered(or_was=True))
+        known = await self._gateway.submit(check)
+        if not isinstance(known, Refused):  # it renews
             return submission, result
-        if registrant is _Registrant.UNKNOWN:
+        is_given_up = known.code is Refusal.UNAUTHORIZED_COMMAND  # for another DID, in DIDComm
+        if not is_given_up and known.code is not Refusal.RECIPIENT_NOT_REGISTERED:
             return refuse(Refusal.TEMPORARILY_UNAVAILABLE)
         if wait_s is not None:
             return refuse(Refusal.RATE_LIMITED, wait_s)
-        if registrant is _Registrant.GIVEN_UP:
+        if is_given_up:
             # It uses no invitation up, even if its DID speaks again by now.
             refused = msgspec.structs.replace(command, admitted=False)
             return submission, msgspec.structs.replace(result, command=refused)
@@ -390,21 +373,6 @@ class CommandEndpoint:
         checked = await self._gateway.submit(msgspec.structs.replace(check, claim=early))
         late = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
         return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
-
-    async def _registrant(self, submission: Submission) -> _Registrant:
-        """What is known of the registering identity. Uses up no nonce."""
-        check = msgspec.structs.replace(
-            submission,
-            claim=None,
-            command=CheckRegistered(or_was=True),
-            cost=1.0,
-            charge=0.0,
-            adds=False,
-        )
-        reply = await self._gateway.submit(check)
-        if not isinstance(reply, Refused):
-            return _Registrant.RENEWS
-        return _WHY_NEW.get(reply.code, _Registrant.UNKNOWN)
 
     async def _read_in_turn(self, read: Read, result: ValidatedCommand) -> Answer:
         """Read a large page while no other request of the address reads one.
