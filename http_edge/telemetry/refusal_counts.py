@@ -10,7 +10,7 @@ Each of these forms has room of its own, so that a client that fills one leaves 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -105,34 +105,27 @@ class RefusalCounts:
 
     def _entry(self, key: _Key, now_ms: int) -> _Entry:
         """The entry to count in: the key's own, or that of the next coarser key with room."""
-        while True:
-            entry = self._entries.get(key)
+        for form, coarser in _by_coarseness(key):
+            entry = self._entries.get(coarser)
             if entry is not None:
                 return entry
-            form = _form(key)
-            sender_bytes = len(key[3].encode())
+            sender_bytes = len(coarser[3].encode())
             fits = self._senders_bytes + sender_bytes <= self._senders_bytes_max
             if fits and self._used[form] < self._room[form]:
                 self._used[form] += 1
                 self._senders_bytes += sender_bytes
-                entry = self._entries[key] = _Entry(0, now_ms, now_ms)
+                entry = self._entries[coarser] = _Entry(0, now_ms, now_ms)
                 return entry
-            key = _coarser(key, form)
+        raise AssertionError("the last form has room for every protocol")
 
 
-def _form(key: _Key) -> int:
-    """The form of a key, which decides whose room its entry takes."""
-    _, command, reason, sender_did = key
+def _by_coarseness(key: _Key) -> Iterator[tuple[int, _Key]]:
+    """The key, then ever coarser ones, each with its form: that decides whose room it takes."""
+    protocol, command, reason, sender_did = key
     if sender_did:
-        return _NAMED
+        yield _NAMED, key
     if command:
-        return _BY_COMMAND
-    return _REST if reason == OTHER else _BY_REASON
-
-
-def _coarser(key: _Key, form: int) -> _Key:
-    """The key to count under if there is no room; the last form always has room."""
-    protocol, command, reason, _ = key
-    if form == _NAMED:
-        return (protocol, command, reason, "")
-    return (protocol, "", reason if form == _BY_COMMAND else OTHER, "")
+        yield _BY_COMMAND, (protocol, command, reason, "")
+    if reason != OTHER:
+        yield _BY_REASON, (protocol, "", reason, "")
+    yield _REST, (protocol, "", OTHER, "")
