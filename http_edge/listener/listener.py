@@ -81,14 +81,6 @@ _CUT_BODY: Final[dict[Cut, Rejection]] = {
 }
 
 
-class _CutBody(Exception):
-    """Raised to stop reading a body; ``rejection`` is the answer to its client."""
-
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.value)
-        self.rejection = rejection
-
-
 class HttpListener:
     """Serves the routes of one edge."""
 
@@ -347,23 +339,24 @@ class HttpListener:
         if no_room is not None:
             return self._reject(request, _CUT_BODY[no_room])
         try:
-            return await self._arriving(request, address)
-        except _CutBody as cut:
-            response = self._reject(request, cut.rejection)
+            arrived = await self._arriving(request, address)
+            if isinstance(arrived, bytes):
+                return arrived
+            response = self._reject(request, arrived)
         except ConnectionError:
             # The client went away: no one reads this answer, and it is not worth a log line.
             response = self._error(Rejection.BODY_INCOMPLETE)
         response.force_close()
         return response
 
-    async def _arriving(self, request: web.Request, address: str) -> bytes:
-        """Read a body as it arrives; each byte counts from its arrival.
+    async def _arriving(self, request: web.Request, address: str) -> bytes | Rejection:
+        """Read a body as it arrives, or say why it was cut; each byte counts from its arrival.
 
         Raises:
-            _CutBody: the body is too large or too slow, or makes this edge hold too much.
+            HTTPRequestEntityTooLarge: the body has no length in its head, and is too large.
         """
         bodies, chunks, causes = self._in_flight.bodies, list[bytes](), list[Cut]()
-        loop = asyncio.get_running_loop()
+        loop, bytes_max = asyncio.get_running_loop(), self._limits.body_bytes_max
 
         def cut(cause: Cut) -> None:
             causes.append(cause)
@@ -376,14 +369,14 @@ class HttpListener:
                 with self._in_flight.body_of(body):
                     while chunk := await request.content.readany():
                         body.moved_bytes += len(chunk)
-                        if body.moved_bytes > self._limits.body_bytes_max:
-                            raise _CutBody(Rejection.BODY_TOO_LARGE)
+                        if body.moved_bytes > bytes_max:
+                            raise web.HTTPRequestEntityTooLarge(bytes_max, body.moved_bytes)
                         chunks.append(chunk)
                         bodies.grow(body, len(chunk))
                     if causes:
                         raise TimeoutError
         except TimeoutError:
-            raise _CutBody(_CUT_BODY[causes[0] if causes else Cut.SLOW]) from None
+            return _CUT_BODY[causes[0] if causes else Cut.SLOW]
         return b"".join(chunks)
 
     def _upgrading(self, route: SocketRoute, group: RouteGroup) -> Handler:
