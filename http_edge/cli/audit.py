@@ -51,7 +51,7 @@ from http_edge.cli.output import json_option, print_json, print_record, print_ta
 from http_edge.cli.projections_program import answer_of_program, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Endings, Exit, Stop, ended_by
-from http_edge.server.export_status import time_text
+from http_edge.server.status_files import time_text
 
 _ROWS_MAX: Final = 100
 _OLD_S: Final = 86_400

@@ -31,11 +31,8 @@ from http_edge.cli.output import (
 )
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
-from http_edge.server.archive_status import Reporter
 from http_edge.server.exits import Endings, Exit, Stop, ended_by
 from http_edge.server.export_metrics import export_metrics
-from http_edge.server.export_status import Reporter as StatusReporter
-from http_edge.server.export_status import time_text
 from http_edge.server.exporting import (
     ContinuousExport,
     OtherExporter,
@@ -44,7 +41,12 @@ from http_edge.server.exporting import (
     log_fault,
 )
 from http_edge.server.mediator_log import opened_to_export
-from http_edge.server.status_files import database_numbers
+from http_edge.server.status_files import (
+    ArchiveReporter,
+    ExportReporter,
+    database_numbers,
+    time_text,
+)
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe
@@ -260,13 +262,13 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory, where a mediator beside this process reports its own export.
-    shown = [StatusReporter(None, system_clock) for _ in each]
+    shown = [ExportReporter(None, system_clock) for _ in each]
     for settings, number, status in zip(each, database_numbers(len(each)), shown, strict=True):
         title = "" if number is None else f"{folder_name(number)}: "
         works.append(_watching(settings, title, status, as_json=as_json).run)
         # For a log in SQLite the mediator archives, perhaps to another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
-            reporter = Reporter(settings.data_dir, system_clock, number)
+            reporter = ArchiveReporter(settings.data_dir, system_clock, number)
             works.append(partial(run_rounds, settings, reporter))
     # Lines about faults wait for no reader of stderr.
     lines = LogPipe(each[0].log_level, "export")
@@ -299,7 +301,7 @@ def _run_all(works: Sequence[Callable[[threading.Event], None]]) -> None:
 
 
 def _watching(
-    settings: Settings, title: str, status: StatusReporter, *, as_json: bool
+    settings: Settings, title: str, status: ExportReporter, *, as_json: bool
 ) -> ContinuousExport:
     def on_step(step: Exported) -> None:
         if as_json:

@@ -25,7 +25,7 @@ from http_edge.cli.output import json_option, print_json, print_record, print_ta
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.export_status import time_text
+from http_edge.server.status_files import time_text
 from http_edge.settings.sources import Loaded
 
 _EVENTS = ("at", "event", "by", "sender_did", "partition", "position", "seal_digest")

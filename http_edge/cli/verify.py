@@ -42,8 +42,8 @@ from http_edge.cli.public_key import NAME_IT, NAMED, NOT_KNOWN, own_key, public_
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
 from http_edge.server.exits import Endings, Exit, Stop, ended_by
-from http_edge.server.export_status import time_text
 from http_edge.server.mediator_log import opened_to_read
+from http_edge.server.status_files import time_text
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

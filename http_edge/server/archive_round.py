@@ -33,7 +33,6 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.mediator_keys import load
 from http_edge.crypto.private_files import KeyFileRefused
-from http_edge.server.archive_status import Reporter
 from http_edge.server.child_process import ARCHIVING_AFTER_S, begin_child
 from http_edge.server.exporting import (
     OtherExporter,
@@ -41,6 +40,7 @@ from http_edge.server.exporting import (
     exporter_of,
 )
 from http_edge.server.mediator_log import opened_to_export
+from http_edge.server.status_files import ArchiveReporter
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -202,10 +202,10 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
 def main() -> None:
     """Run one round, which ends early when stdin does: the program of the child process."""
     settings, database, stopping = begin_child("archive", niceness=_GIVE_WAY)
-    run_beside(settings, stopping, Reporter(settings.data_dir, system_clock, database))
+    run_beside(settings, stopping, ArchiveReporter(settings.data_dir, system_clock, database))
 
 
-def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter) -> None:
+def run_beside(settings: Settings, stopping: threading.Event, reporter: ArchiveReporter) -> None:
     """Run one round beside the mediator; report any fault, and let the mediator go on serving.
 
     Do nothing if another node has a round under way.
@@ -253,7 +253,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
         reporter.on_end()
 
 
-def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event) -> None:
+def run_rounds(settings: Settings, reporter: ArchiveReporter, stopping: threading.Event) -> None:
     """Run rounds in this process, until ``stopping`` is set."""
     every_s = settings.round_s
     wait_s = min(ARCHIVING_AFTER_S, every_s)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final
 
 from actors.host.clock import system_clock
-from http_edge.server import archive_status, export_status
+from http_edge.server.status_files import ArchiveReporter, ExportReporter
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import LogPipe
 
@@ -59,7 +59,7 @@ async def keep_exporting(settings: Settings, stopping: asyncio.Event, number: in
     while not stopping.is_set():
         code = await _run_child(EXPORT, settings, number, stopped)
         if not stopping.is_set():
-            reporter = export_status.Reporter(settings.data_dir, system_clock, number)
+            reporter = ExportReporter(settings.data_dir, system_clock, number)
             reporter.on_fault(_failed("exporting", code))
             await asyncio.wait({stopped}, timeout=_RESTART_S)
 
@@ -81,7 +81,7 @@ async def keep_archiving(
     while not stopping.is_set():
         code = await _run_child(ARCHIVE, settings, number, stopped)
         if code != 0 and not stopping.is_set():
-            reporter = archive_status.Reporter(settings.data_dir, system_clock, number)
+            reporter = ArchiveReporter(settings.data_dir, system_clock, number)
             reporter.on_fault(_failed("archiving", code))
         await asyncio.wait({stopped}, timeout=every_s)
 

@@ -67,10 +67,9 @@ from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen
-from http_edge.server.databases_away import problems_of
 from http_edge.server.home_page import home_page
 from http_edge.server.log_head import LogHeadEndpoint
-from http_edge.server.status_parts import status_parts
+from http_edge.server.status_files import problems_of, status_parts
 from http_edge.settings.settings import Audit, DidWeb, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures, push_measures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts

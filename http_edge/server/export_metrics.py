@@ -16,13 +16,13 @@ from prometheus_client.registry import Collector
 
 from actors.host.measures import NAMESPACE, families
 from http_edge.crypto.mediator_keys import operators_token
-from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
+from http_edge.server.status_files import ExportReporter
 
 
 @contextlib.contextmanager
 def export_metrics(
-    listen: str | None, token_file: Path, reporters: Sequence[Reporter]
+    listen: str | None, token_file: Path, reporters: Sequence[ExportReporter]
 ) -> Iterator[None]:
     """Answer operators' ``GET /metrics`` at ``listen``, if given, within the block.
 
@@ -52,7 +52,7 @@ def export_metrics(
             loop.close()
 
 
-def export_shown(reporters: Sequence[Reporter]) -> ExportShown:
+def export_shown(reporters: Sequence[ExportReporter]) -> ExportShown:
     """What this process shows now of itself and of the export of each database."""
     registry = CollectorRegistry()
     ProcessCollector(NAMESPACE, registry=registry)

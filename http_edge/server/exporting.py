@@ -38,9 +38,9 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.child_process import begin_child
-from http_edge.server.export_status import Reporter, Rewriting
 from http_edge.server.log_head import HeadFile, public_head, renewed_head
 from http_edge.server.mediator_log import keys_of, opened_to_export
+from http_edge.server.status_files import ExportReporter, Rewriting
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class ContinuousExport:
     def __init__(
         self,
         settings: Settings,
-        reporter: Reporter,
+        reporter: ExportReporter,
         *,
         on_step: Callable[[Exported], None] = lambda _step: None,
         on_fault: Callable[[Exception], None] = lambda _error: None,
@@ -325,7 +325,7 @@ def main() -> None:
 
     ContinuousExport(
         settings,
-        Reporter(settings.data_dir, system_clock, database),
+        ExportReporter(settings.data_dir, system_clock, database),
         on_step=on_step,
         on_fault=log_fault,
         on_head=HeadFile(settings.data_dir, database).publish,

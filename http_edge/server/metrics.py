@@ -42,9 +42,9 @@ from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage
 from http_edge.listener.bounded_server import BoundedServer
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
-from http_edge.server import archive_status, export_status
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
+from http_edge.server.status_files import archive_figures_by_database, export_figures_by_database
 from http_edge.settings.settings import Limits, Settings, split_listen
 from http_edge.settings.value_types import KIB
 
@@ -148,11 +148,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Every metric of a mediator: the report of every process, None for one that did not answer.
 
     ``shards`` is the number of shards of the log. ``logs`` has the figures of each of its
-    databases, None if no host could read them. ``exports`` has the
-    ``http_edge.server.export_status.figures`` of each database, and is empty if nothing is
-    exported. ``storage`` is the storage that the log takes, None unless it is known of every
-    database. ``archives`` has the ``http_edge.server.archive_status.figures`` of each database, and
-    is empty if no round looks at them.
+    databases, None if no host could read them. ``exports`` has the ``export_figures`` of each
+    database (``http_edge.server.status_files``), and is empty if nothing is exported. ``storage``
+    is the storage that the log takes, None unless it is known of every database. ``archives`` has
+    the ``archive_figures`` of each database, and is empty if no round looks at them.
     """
 
     hosts: Mapping[str, HostReport | None]
@@ -238,7 +237,7 @@ class Scrape:
             exports=self._exports(logs),
             now_ms=now_ms,
             storage=storage(self._placement, known.values()),
-            archives=archive_status.figures_by_database(self._settings, now_ms),
+            archives=archive_figures_by_database(self._settings, now_ms),
         )
 
     def _readers(self) -> Collection[str]:
@@ -253,7 +252,7 @@ class Scrape:
         if self._settings.export.to is None:
             return []
         positions = [None if log is None else log.log_position for log in logs]
-        return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
+        return export_figures_by_database(self._settings.data_dir, positions, self._clock())
 
 
 async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:

@@ -21,8 +21,8 @@ from actors.ray.processes import Prepare, is_restart
 from http_edge.crypto.mediator_keys import load
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.dispatch.routes import Routes
-from http_edge.server.databases_away import read_away
 from http_edge.server.hosts import host_finder, placement_of
+from http_edge.server.status_files import read_away
 from http_edge.settings.settings import Settings
 
 if TYPE_CHECKING:

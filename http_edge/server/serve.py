@@ -37,13 +37,12 @@ from http_edge.server.child_process import work_beside
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults, note
-from http_edge.server.databases_away import publish_away
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_leases, host_options, placement_of
 from http_edge.server.log_check import check_log, only_mediator, why_unserved
 from http_edge.server.metrics import Scrape, metrics_served, metrics_socket
 from http_edge.server.ray_edge import edge_name, start_edge
-from http_edge.server.status_files import database_numbers
+from http_edge.server.status_files import database_numbers, publish_away
 from http_edge.server.systemd import notify_ready
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

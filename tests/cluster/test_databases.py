@@ -22,10 +22,9 @@ from actors.core.partitioning import Placement
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import Account, Identity, MediatorClient
-from http_edge.server import archive_status
 from http_edge.server.exits import Exit
-from http_edge.server.export_status import figures
 from http_edge.server.log_check import MEDIATOR_KEY, check_log
+from http_edge.server.status_files import archive_figures, export_figures
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
     befriend,
@@ -195,7 +194,7 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
 
 async def _stands_by(data_dir: Path) -> bool:
     """Does the node of this directory leave both exports to another one?"""
-    return all(figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
+    return all(export_figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
 
 
 async def _exports(data_dir: Path) -> bool:
@@ -205,7 +204,7 @@ async def _exports(data_dir: Path) -> bool:
 
 async def _are_archived(data_dir: Path) -> bool:
     """Has the node of this directory found rows of both databases old enough to leave?"""
-    return all(archive_status.figures(data_dir, 0, number)["position"] for number in (0, 1))
+    return all(archive_figures(data_dir, 0, number)["position"] for number in (0, 1))
 
 
 async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_both(

@@ -18,9 +18,13 @@ from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.server.archive_round import archive_once, erase_names, run_beside
-from http_edge.server.archive_status import Reporter, figures, figures_by_database
 from http_edge.server.child_process import work_beside
 from http_edge.server.exporting import export_erasures, exporter_of
+from http_edge.server.status_files import (
+    ArchiveReporter,
+    archive_figures,
+    archive_figures_by_database,
+)
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settled
@@ -87,13 +91,13 @@ def test_a_failure_is_shown_and_the_next_round_goes_on(
 ) -> None:
     node = _node(tmp_path, "one", log_url)
     erase(mediator, GONE)
-    reporter = Reporter(node.data_dir, lambda: NOW_MS)
+    reporter = ArchiveReporter(node.data_dir, lambda: NOW_MS)
     away = node.model_copy(update={"log": f"sqlite:{tmp_path}/none.db"})
     run_beside(away, threading.Event(), reporter)
-    (shown,) = figures_by_database(node, NOW_MS)
+    (shown,) = archive_figures_by_database(node, NOW_MS)
     assert shown["fault"]
     run_beside(node, threading.Event(), reporter)
-    (shown,) = figures_by_database(node, NOW_MS)
+    (shown,) = archive_figures_by_database(node, NOW_MS)
     assert (shown["fault"], shown["last_round_age_s"]) == ("", 0)
     assert not naming(log, GONE.encode())
 
@@ -134,11 +138,11 @@ def test_a_node_leaves_the_work_to_the_one_that_has_it_under_way(
         mediator = settled(log)
         erase(mediator, GONE)
         node = _node(tmp_path, "one", postgres_url)
-        reporter = Reporter(node.data_dir, lambda: NOW_MS)
+        reporter = ArchiveReporter(node.data_dir, lambda: NOW_MS)
         with advisory_lock(postgres_url, "erase names", PostgresBounds()):
             run_beside(node, threading.Event(), reporter)
         assert naming(log, GONE.encode())
-        assert figures(node.data_dir, NOW_MS)["last_round_age_s"] is None
+        assert archive_figures(node.data_dir, NOW_MS)["last_round_age_s"] is None
         run_beside(node, threading.Event(), reporter)
         assert not naming(log, GONE.encode())
 

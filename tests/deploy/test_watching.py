@@ -18,8 +18,8 @@ from eventstore.log.event_log import LogFigures
 from http_edge.didcomm.push import notifier as push_notifier
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.server.export_metrics import export_shown
-from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import exposition
+from http_edge.server.status_files import ExportReporter
 from tests.deploy.manifests import DEPLOY
 from tests.unit.test_metrics import ARCHIVE, EXPORT, host, seen
 
@@ -40,7 +40,7 @@ _GROUPED: Final = re.compile(r"\bby \(([^)]*)\)")
 
 
 def _of_an_export() -> Collector:
-    reporter = Reporter(None, lambda: 0)
+    reporter = ExportReporter(None, lambda: 0)
     reporter.on_log(9)
     reporter.on_step(5)
     reporter.on_fault(OSError("the place is gone"))

@@ -23,10 +23,10 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
-from http_edge.server.archive_status import Reporter, figures
 from http_edge.server.child_process import keep_archiving
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
+from http_edge.server.status_files import ArchiveReporter, archive_figures
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
 from tests.export.killed_archiving import exit_code
@@ -165,12 +165,12 @@ def test_a_round_that_is_interrupted_is_reported_by_the_next_one(
     settings = settings.model_copy(
         update={"archive": settings.archive.model_copy(update={"rows_age_s_min": 0})}
     )
-    run_beside(settings, stopping, Reporter(settings.data_dir, lambda: NOW_MS))
-    assert figures(settings.data_dir, NOW_MS)["last_round_age_s"] is None
+    run_beside(settings, stopping, ArchiveReporter(settings.data_dir, lambda: NOW_MS))
+    assert archive_figures(settings.data_dir, NOW_MS)["last_round_age_s"] is None
     assert summary_of(log).left <= 40
-    run_beside(settings, threading.Event(), Reporter(settings.data_dir, lambda: NOW_MS))
+    run_beside(settings, threading.Event(), ArchiveReporter(settings.data_dir, lambda: NOW_MS))
     summary = summary_of(log)
-    assert figures(settings.data_dir, NOW_MS + 1_500) == {
+    assert archive_figures(settings.data_dir, NOW_MS + 1_500) == {
         "position": summary.seam,
         "rows_left": summary.left,
         "rows_stayed": summary.seam - summary.left,
@@ -187,13 +187,15 @@ def test_what_keeps_rows_in_the_log_is_shown_until_it_is_over(
     in_the_way = Path(settings.archive_place)
     in_the_way.write_text("a file where the folder should be")
     for now_ms in (NOW_MS, NOW_MS + 1_000):
-        run_beside(settings, threading.Event(), Reporter(settings.data_dir, partial(int, now_ms)))
-    shown = figures(settings.data_dir, NOW_MS + 2_500)
+        run_beside(
+            settings, threading.Event(), ArchiveReporter(settings.data_dir, partial(int, now_ms))
+        )
+    shown = archive_figures(settings.data_dir, NOW_MS + 2_500)
     assert shown["fault"]
     assert shown["fault_age_s"] == 2.5
     in_the_way.unlink()
-    run_beside(settings, threading.Event(), Reporter(settings.data_dir, lambda: NOW_MS))
-    shown = figures(settings.data_dir, NOW_MS)
+    run_beside(settings, threading.Event(), ArchiveReporter(settings.data_dir, lambda: NOW_MS))
+    shown = archive_figures(settings.data_dir, NOW_MS)
     assert (shown["fault"], shown["fault_age_s"]) == ("", None)
     assert shown["rows_left"] > 0
 
@@ -212,8 +214,8 @@ def test_an_archive_that_the_log_has_left_behind_is_shown_with_its_remedy_which_
     assert archived is not None
     faults = []
     for one in (settings, exporting):
-        run_beside(one, threading.Event(), Reporter(one.data_dir, lambda: NOW_MS))
-        faults.append(figures(one.data_dir, NOW_MS)["fault"])
+        run_beside(one, threading.Event(), ArchiveReporter(one.data_dir, lambda: NOW_MS))
+        faults.append(archive_figures(one.data_dir, NOW_MS)["fault"])
     assert f"rows up to position {archived.seam} left the log" in faults[0]
     assert "copy the archive there first, or set export.to to where it is" in faults[0]
     assert faults[1] == ""
@@ -249,9 +251,9 @@ def test_a_round_that_could_not_write_to_the_archive_leaves_its_work_to_the_next
     history.play(random_script(3, 50))
 
     def is_due() -> tuple[bool, bool]:
-        reporter = Reporter(settings.data_dir, lambda: NOW_MS)
+        reporter = ArchiveReporter(settings.data_dir, lambda: NOW_MS)
         run_beside(settings, threading.Event(), reporter)
-        assert figures(settings.data_dir, NOW_MS)["last_round_age_s"] == 0
+        assert archive_figures(settings.data_dir, NOW_MS)["last_round_age_s"] == 0
         return reporter.is_erasing_due(60), reporter.is_pruning_due(1, 60)
 
     with exporter_of(settings, log, place):
@@ -272,7 +274,7 @@ def test_rounds_take_out_and_prune_as_often_as_the_settings_say(
 
     def is_done(after_s: int) -> tuple[bool, bool]:
         history.play(random_script(after_s, 20))
-        reporter = Reporter(settings.data_dir, lambda: NOW_MS + after_s * 1_000)
+        reporter = ArchiveReporter(settings.data_dir, lambda: NOW_MS + after_s * 1_000)
         run_beside(settings, threading.Event(), reporter)
         return not reporter.is_erasing_due(1), not reporter.is_pruning_due(1, 1)
 
@@ -302,9 +304,9 @@ def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
             other()
             return super().wait(timeout)
 
-    run_beside(settings, Between(), Reporter(settings.data_dir, lambda: NOW_MS))
+    run_beside(settings, Between(), ArchiveReporter(settings.data_dir, lambda: NOW_MS))
     assert seams == [0, log.position()]
-    shown = figures(settings.data_dir, NOW_MS)
+    shown = archive_figures(settings.data_dir, NOW_MS)
     assert (shown["fault"], shown["last_round_age_s"]) == ("", None)
     history.play(random_script(3, 100))
     before.append(summary_of(log).left)
@@ -382,7 +384,7 @@ async def test_the_parent_starts_rounds_and_ends_the_one_under_way(
     stopping = asyncio.Event()
     running = asyncio.create_task(keep_archiving(settings, stopping, None, first_s=0))
     async with asyncio.timeout(WAIT_S):
-        while not figures(settings.data_dir, NOW_MS)["rows_left"]:  # noqa: ASYNC110 - of another
+        while not archive_figures(settings.data_dir, NOW_MS)["rows_left"]:  # noqa: ASYNC110 - of another
             await asyncio.sleep(0.05)
         stopping.set()
         await running

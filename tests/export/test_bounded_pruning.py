@@ -29,8 +29,8 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.server import exporting
 from http_edge.server.archive_round import archive_once
-from http_edge.server.export_status import Reporter, Rewriting
 from http_edge.server.exporting import ContinuousExport
+from http_edge.server.status_files import ExportReporter, Rewriting
 from http_edge.settings.sections import Archive, Export
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids, settings_of
@@ -230,7 +230,7 @@ def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
     def fail(error: Exception) -> None:
         raise AssertionError from error
 
-    class Stop(Reporter):
+    class Stop(ExportReporter):
         def on_rewritten(self, purpose: Rewriting) -> None:
             super().on_rewritten(purpose)
             if purpose == "pruning":
@@ -296,7 +296,7 @@ def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_the_lock_is_lost
         away.reads_left = -1 if faults else reads_left
         return plan(read, last, up_to)
 
-    class Stop(Reporter):
+    class Stop(ExportReporter):
         def on_rewritten(self, purpose: Rewriting) -> None:
             super().on_rewritten(purpose)
             if purpose == "pruning":

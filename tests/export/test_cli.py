@@ -22,9 +22,9 @@ from eventstore.stores.open_log import open_log
 from http_edge.cli.export import _run_all
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
-from http_edge.server.export_status import Reporter as StatusReporter
 from http_edge.server.exporting import ContinuousExport
 from http_edge.server.log_check import MEDIATOR_KEY
+from http_edge.server.status_files import ExportReporter
 from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.full_pipe import fill
@@ -316,7 +316,7 @@ def test_watch_shows_who_has_the_token_how_it_stands(tmp_path: Path) -> None:
 
 
 def test_rows_that_wait_while_nothing_can_be_exported_are_counted(tmp_path: Path) -> None:
-    data, reporter = tmp_path / "data", StatusReporter(None, lambda: 0)
+    data, reporter = tmp_path / "data", ExportReporter(None, lambda: 0)
     settings = Settings(data_dir=data, export=Export(to=str(tmp_path / "out")))
 
     def export() -> None:

@@ -31,9 +31,9 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import exporting
 from http_edge.server.child_process import EXPORT, keep_exporting
-from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
 from http_edge.server.log_head import HeadFile
+from http_edge.server.status_files import ExportReporter, export_figures
 from http_edge.settings.settings import Archive, Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.tidy.modules import ROOT
@@ -64,7 +64,7 @@ def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
     """What the export in a thread reports: steps and faults."""
     steps: queue.Queue[Any] = queue.Queue()
     stopping = threading.Event()
-    reporter = Reporter(settings.data_dir, lambda: NOW_MS)
+    reporter = ExportReporter(settings.data_dir, lambda: NOW_MS)
     export = ContinuousExport(settings, reporter, on_step=steps.put, on_fault=steps.put)
     thread = threading.Thread(target=export.run, args=(stopping,))
     thread.start()
@@ -133,7 +133,7 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
             stopping.set()
         return found
 
-    class StopAfterThree(Reporter):
+    class StopAfterThree(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             if next(rounds) == 3 and not is_due:  # else once it was done as often
@@ -163,7 +163,7 @@ def test_what_is_recorded_while_erased_contents_are_taken_out_is_exported_meanwh
     monkeypatch.setattr(Exporter, "take_out_erased", noted)
     ContinuousExport(
         settings.model_copy(update={"export": export}),
-        Reporter(None, lambda: NOW_MS),
+        ExportReporter(None, lambda: NOW_MS),
         on_step=lambda _: done.append("step"),
     ).run(stopping)
     assert done == ["step", "step", "erasing ended"]
@@ -182,7 +182,7 @@ def test_an_export_that_fell_behind_while_it_rewrote_files_is_not_said_to_have_c
             growing.grow(3)
             progress(0, 0)
 
-    class Seen(Reporter):
+    class Seen(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             seen.append((position, log.position()))
@@ -221,7 +221,7 @@ def test_each_new_head_is_published_also_by_who_stands_by(
     settings = settings.model_copy(update={"export": each})
     stopping = threading.Event()
     notes: tuple[queue.Queue[bytes], ...] = (queue.Queue(), queue.Queue())
-    reporter = Reporter(None, lambda: NOW_MS)
+    reporter = ExportReporter(None, lambda: NOW_MS)
     exports = [ContinuousExport(settings, reporter, on_head=to.put) for to in notes]
     threads = [threading.Thread(target=export.run, args=(stopping,)) for export in exports]
     for thread in threads:
@@ -245,7 +245,7 @@ def test_strangers_get_one_head_in_an_interval_also_after_a_restart(
     growing, notes, stopping = Growing(log), set[bytes](), threading.Event()
     key = PublicKey(load_or_create(settings.keys_path).signing_public)
 
-    class Once(Reporter):
+    class Once(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             stopping.set()
 
@@ -272,7 +272,7 @@ def test_a_published_head_that_was_not_written_or_is_lost_is_written_though_none
     lose = iter(losses)
     published.mkdir()
 
-    class Lose(Reporter):
+    class Lose(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             seen.append(published.read_bytes() if published.is_file() else None)
@@ -294,12 +294,12 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
     with _running(settings) as steps:
         fault = steps.get(timeout=WAIT_S)
         assert isinstance(fault, ExportUnavailable)
-        status = figures(settings.data_dir, log.position(), NOW_MS + 2_500)
+        status = export_figures(settings.data_dir, log.position(), NOW_MS + 2_500)
         assert (status["fault"], status["fault_age_s"]) == (str(fault), 2.5)
         in_the_way.unlink()
         assert isinstance(steps.get(timeout=WAIT_S), Exported)
     assert _rows(settings) == len(whole_log(log))
-    status = figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500)
+    status = export_figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500)
     assert datetime.fromisoformat(status.pop("complete_until")) < datetime.now(UTC)
     assert status == {
         "position": log.position(),
@@ -324,7 +324,7 @@ def test_a_place_that_cannot_be_locked_is_a_fault_with_its_reason_and_no_other_e
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with _running(settings) as steps:
         fault = steps.get(timeout=WAIT_S)
-        status = figures(settings.data_dir, log.position(), NOW_MS)
+        status = export_figures(settings.data_dir, log.position(), NOW_MS)
         monkeypatch.setattr(fcntl, "flock", take)
         assert isinstance(steps.get(timeout=WAIT_S), Exported)
     assert isinstance(fault, OSError)
@@ -347,7 +347,7 @@ def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(
         s3_server.stop()
         growing.grow()
         assert isinstance(steps.get(timeout=WAIT_S), ExportUnavailable)
-        status = figures(settings.data_dir, log.position(), NOW_MS)
+        status = export_figures(settings.data_dir, log.position(), NOW_MS)
     assert status["position"] == exported
     assert status["rows_behind"] == log.position() - exported
     assert status["fault"]
@@ -433,7 +433,7 @@ async def test_an_exporter_that_is_killed_is_a_fault(settings: Settings, log: Ev
     stopping = asyncio.Event()
 
     async def shown(name: str) -> Any:
-        while not (found := figures(settings.data_dir, log.position(), NOW_MS)[name]):  # noqa: ASYNC110 - of another
+        while not (found := export_figures(settings.data_dir, log.position(), NOW_MS)[name]):  # noqa: ASYNC110 - of another
             await asyncio.sleep(0.05)
         return found
 

@@ -27,9 +27,9 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_round import run_beside
-from http_edge.server.archive_status import Reporter, figures
 from http_edge.server.child_process import keep_archiving
 from http_edge.server.exits import Exit
+from http_edge.server.status_files import ArchiveReporter, archive_figures
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.cluster.server import own_environment
@@ -248,14 +248,14 @@ async def test_each_node_starts_rounds_and_says_how_far_the_log_is(
     stopping = asyncio.Event()
     running = asyncio.create_task(keep_archiving(one, stopping, 1, first_s=0))
     async with asyncio.timeout(WAIT_S):
-        while not figures(one.data_dir, NOW_MS, 1)["rows_left"]:  # noqa: ASYNC110 - of another
+        while not archive_figures(one.data_dir, NOW_MS, 1)["rows_left"]:  # noqa: ASYNC110 - of another
             await asyncio.sleep(0.05)
         stopping.set()
         await running
     assert_whole(log, postgres_url)
     assert findings(open_place(one.archive_place)) == []
-    run_beside(two, threading.Event(), Reporter(two.data_dir, lambda: NOW_MS))
-    shown, summary = figures(two.data_dir, NOW_MS), summary_of(log)
+    run_beside(two, threading.Event(), ArchiveReporter(two.data_dir, lambda: NOW_MS))
+    shown, summary = archive_figures(two.data_dir, NOW_MS), summary_of(log)
     assert shown["fault"] == ""
     assert (shown["position"], shown["rows_left"]) == (summary.seam, summary.left)
     assert summary.left > 0
@@ -266,11 +266,11 @@ def test_a_node_leaves_the_round_to_the_one_that_has_it_under_way(
 ) -> None:
     played(log, 100)
     node = _node(tmp_path, "one", postgres_url)
-    reporter = Reporter(node.data_dir, lambda: NOW_MS)
+    reporter = ArchiveReporter(node.data_dir, lambda: NOW_MS)
     with advisory_lock(postgres_url, f"archive to {node.archive_place}", PostgresBounds()):
         run_beside(node, threading.Event(), reporter)
     assert SEAM not in log.settings()
-    assert figures(node.data_dir, NOW_MS)["last_round_age_s"] is None
+    assert archive_figures(node.data_dir, NOW_MS)["last_round_age_s"] is None
     run_beside(node, threading.Event(), reporter)
     assert summary_of(log).left > 0
     assert_whole(log, postgres_url)
@@ -289,7 +289,7 @@ def test_an_exporter_for_all_nodes_lets_rows_leave_too(
     ]
     with Popen([*command, *named, *words], env=own_environment()) as watching:
         began_s = time.monotonic()
-        while not figures(node.data_dir, NOW_MS)["rows_left"]:
+        while not archive_figures(node.data_dir, NOW_MS)["rows_left"]:
             assert time.monotonic() - began_s < WAIT_S
             time.sleep(0.05)
         watching.send_signal(signal.SIGINT)

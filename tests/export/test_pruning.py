@@ -32,8 +32,8 @@ from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.archive_round import archive_once
-from http_edge.server.archive_status import Reporter
 from http_edge.server.exits import Exit
+from http_edge.server.status_files import ArchiveReporter
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
 from tests.export.leaving import (
@@ -467,14 +467,14 @@ def test_a_row_that_is_missing_without_a_pruning_is_no_beginning(
 
 def test_rounds_prune_from_time_to_time_and_never_without_the_setting(tmp_path: Path) -> None:
     now = [1_900_000_000_000]
-    reporter = Reporter(tmp_path, lambda: now[0])
+    reporter = ArchiveReporter(tmp_path, lambda: now[0])
     assert not reporter.is_pruning_due(0, 60)
     assert reporter.is_pruning_due(1, 60)
     reporter.on_pruned()
     reporter.on_end()
     now[0] += 59_000
-    assert not Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
+    assert not ArchiveReporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
     now[0] += 1_000
-    assert Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
+    assert ArchiveReporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
     now[0] -= 86_400_000  # the clock was ahead when the last round pruned
-    assert Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
+    assert ArchiveReporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)

@@ -37,9 +37,9 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit
-from http_edge.server.export_status import Reporter
 from http_edge.server.exporting import ContinuousExport, exporter_of
 from http_edge.server.log_head import renewed_head
+from http_edge.server.status_files import ExportReporter
 from http_edge.settings.settings import Export, Settings
 from tests.export.killed_restore import exit_code
 from tests.export.samples import whole_log
@@ -346,7 +346,7 @@ def test_strangers_get_no_head_of_what_a_log_lost_when_it_was_restored(
         assert is_pass_due(log, 86_400, system_clock())
     stopping, heads = threading.Event(), set[bytes]()
 
-    class Once(Reporter):
+    class Once(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             stopping.set()
 

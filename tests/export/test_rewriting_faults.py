@@ -21,8 +21,8 @@ from eventstore.parquet.write.exporter import Exported, Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import exporting
-from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport
+from http_edge.server.status_files import ExportReporter, export_figures
 from http_edge.settings.settings import Archive, Export, Settings
 from tests.export.leaving import played, read_ids
 from tests.export.samples import Growing, catalog_of, export_all, exporter, whole_log
@@ -46,7 +46,7 @@ def log(settings: Settings) -> Iterator[EventLog]:
         yield opened
 
 
-class StopOnceCaughtUp(Reporter):
+class StopOnceCaughtUp(ExportReporter):
     """Stops the export with the first round that finds all exported and all rewriting done."""
 
     def __init__(self, data_dir: Path, clock: Clock, stopping: threading.Event) -> None:
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_rewritten_is_a_fault_until_it_can(
         return NOW_MS + 1_000 * hours.now_s
 
     def shown() -> Any:
-        status = figures(rewriting.data_dir, None, now_ms())
+        status = export_figures(rewriting.data_dir, None, now_ms())
         return status["fault"], status["fault_age_s"]
 
     def damaged_thrice(*arguments: Any, **named: Any) -> Any:
@@ -149,7 +149,7 @@ def test_steps_go_on_while_a_file_cannot_be_rewritten_which_is_tried_less_and_le
         else:
             growing.grow()
 
-    class Shown(Reporter):
+    class Shown(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             status = self.figures()
@@ -173,16 +173,16 @@ def test_what_the_last_process_could_not_rewrite_is_a_fault_of_its_age_beside_fu
     rewriting: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     Growing(log).grow()
-    Reporter(rewriting.data_dir, lambda: NOW_MS).on_fault(DAMAGED)
+    ExportReporter(rewriting.data_dir, lambda: NOW_MS).on_fault(DAMAGED)
     stopping = threading.Event()
 
     def failing(*_: object, **__: object) -> None:
         raise DAMAGED
 
     monkeypatch.setattr(Exporter, name, failing)
-    reporter = Reporter(rewriting.data_dir, lambda: NOW_MS + 400_000)
+    reporter = ExportReporter(rewriting.data_dir, lambda: NOW_MS + 400_000)
     ContinuousExport(rewriting, reporter, on_step=lambda _: stopping.set()).run(stopping)
-    status = figures(rewriting.data_dir, None, NOW_MS + 400_000)
+    status = export_figures(rewriting.data_dir, None, NOW_MS + 400_000)
     assert (status["position"], status["fault"], status["fault_age_s"]) == (5, str(DAMAGED), 400)
 
 
@@ -208,7 +208,7 @@ def test_files_are_merged_beside_further_steps_once_a_damaged_one_is_back(
         else:
             growing.grow()
 
-    class Shown(Reporter):
+    class Shown(ExportReporter):
         def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
             super().on_caught_up(position, complete_until_ms)
             shown.append((position // 5, bool(self.figures()["fault"])))
@@ -272,7 +272,7 @@ def test_the_fault_of_a_process_that_died_rewriting_lasts_until_another_has_done
 ) -> None:
     settings = settings.model_copy(update={"archive": Archive(keep_s=1)})
     Growing(log).grow()
-    Reporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
+    ExportReporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
 
     def export(age_s: int) -> Any:
         stopping = threading.Event()
@@ -287,10 +287,10 @@ def test_the_fault_of_a_process_that_died_rewriting_lasts_until_another_has_done
         for age_s in (400, 800):
             with pytest.raises(Killed):
                 export(age_s)
-            status = figures(settings.data_dir, None, NOW_MS + 1_000 * age_s)
+            status = export_figures(settings.data_dir, None, NOW_MS + 1_000 * age_s)
             assert (status["fault"], status["fault_age_s"]) == ("killed", age_s)
     export(1_200)
-    assert figures(settings.data_dir, None, NOW_MS)["fault"] == ""
+    assert export_figures(settings.data_dir, None, NOW_MS)["fault"] == ""
 
 
 @pytest.mark.parametrize("name", REWRITINGS)
@@ -309,18 +309,18 @@ def test_processes_that_die_rewriting_export_what_waits_first_but_not_for_long(
     small = rewriting.export.model_copy(update=few)
     settings = rewriting.model_copy(update={"export": small})
     Growing(log).grow(5)
-    Reporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
+    ExportReporter(settings.data_dir, lambda: NOW_MS).on_fault(ChildProcessError("killed"))
     Hours(monkeypatch, step_s)
 
     def die(*_: object, **__: object) -> Any:
         raise Killed
 
     monkeypatch.setattr(Exporter, name, die)
-    reporter = Reporter(settings.data_dir, lambda: NOW_MS + 400_000)
+    reporter = ExportReporter(settings.data_dir, lambda: NOW_MS + 400_000)
     with pytest.raises(Killed):
         ContinuousExport(settings, reporter).run(threading.Event())
     assert catalog_of(open_place(str(settings.export.to)), None).last == exported
-    status = figures(settings.data_dir, None, NOW_MS + 400_000)
+    status = export_figures(settings.data_dir, None, NOW_MS + 400_000)
     assert (status["fault"], status["fault_age_s"]) == ("killed", 400)
 
 

@@ -16,8 +16,8 @@ from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.child_process import EXPORT
-from http_edge.server.export_status import figures
 from http_edge.server.exporting import OtherExporter, exporter_of
+from http_edge.server.status_files import export_figures
 from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, catalog_of, contents, whole_log
 from tests.tidy.modules import ROOT
@@ -96,7 +96,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
         said(exporting[0], "exported")
         exporting.append(exporter(machines[1]))
         said(exporting[1], "stands by")
-        status = figures(machines[1].data_dir, log.position(), 0)
+        status = export_figures(machines[1].data_dir, log.position(), 0)
         assert (status["standby"], status["fault"], status["position"]) == (True, "", None)
         exporting[0].kill()
         growing.grow()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.server import archive_status, child_process, export_status
+from http_edge.server import child_process, status_files
 from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.settings.settings import Archive, Export, Settings
 from tests.full_pipe import fill
@@ -48,10 +48,10 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
         await keep(settings, stopping, None)
     assert started == 3
     if keep is keep_exporting:
-        shown = export_status.figures(tmp_path, None, 0)["fault"]
+        shown = status_files.export_figures(tmp_path, None, 0)["fault"]
         assert shown == "the exporting process could not be started"
     else:
-        shown = archive_status.figures(tmp_path, 0)["fault"]
+        shown = status_files.archive_figures(tmp_path, 0)["fault"]
         assert shown == "the archiving process could not be started"
 
 
@@ -76,7 +76,7 @@ async def test_a_round_of_archiving_whose_process_dies_is_a_fault_and_no_other_i
     settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.01))
     async with asyncio.timeout(2 * WAIT_S):
         await keep_archiving(settings, stopping, 1)
-    assert archive_status.figures(tmp_path, 0, 1)["fault"] == fault
+    assert status_files.archive_figures(tmp_path, 0, 1)["fault"] == fault
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from actors.host.port import HostUnavailable
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease
 from eventstore.stores.open_log import open_host_leases
 from http_edge.server.cluster_node import ClusterNode
-from http_edge.server.databases_away import publish_away
 from http_edge.server.log_check import check_log
 from http_edge.server.ray_edge import RayEdge
+from http_edge.server.status_files import publish_away
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import until
 

@@ -25,10 +25,9 @@ from actors.host.measures import (
 )
 from eventstore.log.event_log import LogFigures
 from http_edge.dispatch.whole_log import total
-from http_edge.server import archive_status
 from http_edge.server.export_metrics import export_shown
-from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import AskReport, Scrape, Seen, exposition
+from http_edge.server.status_files import ArchiveReporter, ExportReporter
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures
@@ -295,7 +294,7 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
         export=Export(to=str(tmp_path / "export")),
     )
     for number in (0, 1):
-        Reporter(tmp_path, lambda: 1_000, number).on_caught_up(40)
+        ExportReporter(tmp_path, lambda: 1_000, number).on_caught_up(40)
     hosts = {"host-0-0": with_log(47), "host-1-0": with_log(1_042)}
     seen = await Scrape(settings, hosts, {}, clock=lambda: 3_500).seen()
     assert samples(seen)["poste_log_position"] == 1_089
@@ -307,7 +306,7 @@ def test_a_process_that_only_exports_shows_itself_and_how_long_it_is_behind_from
     None
 ):
     now_ms = 1_000
-    reporter = Reporter(None, lambda: now_ms)
+    reporter = ExportReporter(None, lambda: now_ms)
 
     def shown() -> dict[str, float]:
         found = samples(export_shown([reporter]))
@@ -338,7 +337,7 @@ async def test_the_archive_of_each_database_has_figures_of_its_own(tmp_path: Pat
     settings = Settings(data_dir=tmp_path, log=log, export=Export(to="s3://bucket/export"))
     settings = settings.model_copy(update={"archive": Archive(enabled=True)})
     for number, position in enumerate((40, 50)):
-        reporter = archive_status.Reporter(tmp_path, lambda: 1_000, number)
+        reporter = ArchiveReporter(tmp_path, lambda: 1_000, number)
         reporter.on_seam(position, 30, 10)
         reporter.on_end()
     found = samples(await Scrape(settings, {}, {}, clock=lambda: 3_500).seen())

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from http_edge.server import archive_status, export_status
-from http_edge.server.databases_away import problems_of, publish_away, read_away
+from http_edge.server.status_files import (
+    ArchiveReporter,
+    ExportReporter,
+    archive_figures,
+    export_figures,
+    problems_of,
+    publish_away,
+    read_away,
+)
 from http_edge.settings.settings import Settings
 
 NOW_MS = 1_700_000_000_000
@@ -23,16 +30,16 @@ TORN = [b"", b'{"position":', b"[]", b'{"fault":"\xff"}']
 def test_a_fault_is_shown_although_no_new_file_can_be_written(
     tmp_path: Path, number: int | None
 ) -> None:
-    export = export_status.Reporter(tmp_path, lambda: 1_000, number)
-    archive = archive_status.Reporter(tmp_path, lambda: 1_000, number)
+    export = ExportReporter(tmp_path, lambda: 1_000, number)
+    archive = ArchiveReporter(tmp_path, lambda: 1_000, number)
     export.on_fault(LONG)
     archive.on_fault(LONG)
     for path in [*tmp_path.iterdir()]:
         path.with_suffix(".part").mkdir()  # instead of a full disk: no draft can be written
     export.on_fault(FAULT)
     archive.on_fault(FAULT)
-    assert export_status.figures(tmp_path, 7, 2_000, number)["fault"] == str(FAULT)
-    assert archive_status.figures(tmp_path, 2_000, number)["fault"] == str(FAULT)
+    assert export_figures(tmp_path, 7, 2_000, number)["fault"] == str(FAULT)
+    assert archive_figures(tmp_path, 2_000, number)["fault"] == str(FAULT)
 
 
 @pytest.mark.parametrize("torn", TORN)
@@ -56,11 +63,14 @@ def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
     tmp_path: Path, torn: bytes
 ) -> None:
     def faults(name: str = "fault") -> list[Any]:
-        shown = export_status.figures(tmp_path, 7, 2_000), archive_status.figures(tmp_path, 2_000)
+        shown = (
+            export_figures(tmp_path, 7, 2_000),
+            archive_figures(tmp_path, 2_000),
+        )
         return [figures[name] for figures in shown]
 
-    export = export_status.Reporter(tmp_path, lambda: 1_000)
-    archive = archive_status.Reporter(tmp_path, lambda: 1_000)
+    export = ExportReporter(tmp_path, lambda: 1_000)
+    archive = ArchiveReporter(tmp_path, lambda: 1_000)
     archive.on_fault(FAULT)
     paths = sorted(tmp_path.iterdir(), reverse=True)
     for path in paths:
@@ -73,35 +83,35 @@ def test_a_status_that_cannot_be_read_is_a_fault_until_it_is_written_again(
     assert faults() == [str(FAULT)] * 2
     for path in paths:
         path.write_bytes(torn)
-    export_status.Reporter(tmp_path, lambda: 1_000).on_step(7)
+    ExportReporter(tmp_path, lambda: 1_000).on_step(7)
     assert faults()[0] == ""
 
 
 def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
-    status = export_status.figures(tmp_path, 5, NOW_MS)
+    status = export_figures(tmp_path, 5, NOW_MS)
     assert (status["position"], status["rows_behind"]) == (None, None)
     assert "runs on another machine or has not started" in status["fault"]
 
 
 def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> None:
-    export_status.Reporter(tmp_path, lambda: NOW_MS).on_caught_up(5)
-    export_status.Reporter(tmp_path, lambda: NOW_MS + 1_000).on_fault(ChildProcessError("killed"))
-    export_status.Reporter(tmp_path, lambda: NOW_MS + 8_000)
-    started = export_status.Reporter(tmp_path, lambda: NOW_MS + 9_000)
-    status = export_status.figures(tmp_path, 7, NOW_MS + 9_000)
+    ExportReporter(tmp_path, lambda: NOW_MS).on_caught_up(5)
+    ExportReporter(tmp_path, lambda: NOW_MS + 1_000).on_fault(ChildProcessError("killed"))
+    ExportReporter(tmp_path, lambda: NOW_MS + 8_000)
+    started = ExportReporter(tmp_path, lambda: NOW_MS + 9_000)
+    status = export_figures(tmp_path, 7, NOW_MS + 9_000)
     assert (status["position"], status["caught_up_age_s"]) == (None, 9)
     assert (status["fault"], status["fault_age_s"]) == ("killed", 8)
     started.on_caught_up(7)
-    status = export_status.figures(tmp_path, 7, NOW_MS + 9_000)
+    status = export_figures(tmp_path, 7, NOW_MS + 9_000)
     assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)
 
 
 def test_a_fault_of_rewriting_lasts_with_its_age_until_files_are_rewritten(tmp_path: Path) -> None:
     now_ms = 0
-    export = export_status.Reporter(tmp_path, lambda: now_ms)
+    export = ExportReporter(tmp_path, lambda: now_ms)
 
     def shown() -> tuple[str, float | None, int | None]:
-        status = export_status.figures(tmp_path, None, now_ms)
+        status = export_figures(tmp_path, None, now_ms)
         return status["fault"], status["fault_age_s"], status["position"]
 
     now_ms = 1_000
@@ -120,7 +130,7 @@ def test_a_fault_of_rewriting_lasts_with_its_age_until_files_are_rewritten(tmp_p
     export.on_step(8)
     assert shown() == (str(LONG), 1, 8)
     now_ms = 4_000
-    restarted = export_status.Reporter(tmp_path, lambda: now_ms)
+    restarted = ExportReporter(tmp_path, lambda: now_ms)
     restarted.on_rewriting_fault("pruning", LONG)
     restarted.on_step(9)
     assert shown() == (str(LONG), 2, 9)
@@ -132,7 +142,7 @@ def test_a_fault_of_rewriting_lasts_with_its_age_until_files_are_rewritten(tmp_p
 def test_a_process_that_stands_by_shows_no_fault_of_its_own_rewriting_later(
     tmp_path: Path,
 ) -> None:
-    export = export_status.Reporter(tmp_path, lambda: 1_000)
+    export = ExportReporter(tmp_path, lambda: 1_000)
     export.on_rewriting_fault("erasing", FAULT)
     export.on_standby()
     export.on_step(5)
