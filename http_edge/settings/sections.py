@@ -1,4 +1,4 @@
-"""The sections of the settings beside the limits, one class each; see ``settings.settings``."""
+"""The sections of the settings beside ``limits`` and ``outgoing``; see ``settings.settings``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from http_edge.settings.value_types import (
     Listen,
     Origin,
     Section,
-    WebHost,
     at_most,
     unfit,
 )
@@ -119,29 +118,6 @@ class Rates(Section):
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Networks of your own reverse proxies. X-Forwarded-For is accepted from these alone; any other
     client could write any address there."""
-
-
-class DidWeb(Section):
-    """Resolution of did:web and did:webvh: this server fetches URLs that strangers name."""
-
-    enabled: bool = False
-    """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders, and such
-    recipients in Decentrl, are not found."""
-    allowed_hosts: tuple[WebHost, ...] = ()
-    """The only hosts to fetch from, all others are closed; with :port, also of this machine, unless
-    it is 443. Empty: any, but of this machine ports 80 and 443 alone. Only public addresses."""
-    bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
-    """Size of one document, or of one log of did:webvh, of which at most 64 entries are read: they
-    have some 1.5 KiB each."""
-    seconds_max: Duration = Field(default=5, le=60)
-    """Time for one document, from the DNS look-up to the last byte."""
-    cache_s: float = Field(default=300, ge=0, le=86_400)
-    """Time that a document is cached, or its absence, which is cached for 30 s at most. A withdrawn
-    key works this much longer. At least three times seconds_max, whatever is set: a command needs
-    up to three documents, which are fetched one after the other."""
-    cache_entries_max: int = Field(default=10_000, ge=3, le=1_000_000)
-    """Documents in the cache, of which 32 KiB each are kept at most. A command needs up to three of
-    them at once."""
 
 
 class DidComm(Section):
@@ -298,60 +274,6 @@ class Retention(Section):
     """Records of one identity that one step removes while all clients of the host wait: 64 take
     about a millisecond of CPU. An erasure step that removes more has a transaction of its own. Of
     saved events that are no longer on any list, a step removes twice as many."""
-
-
-class Outbound(Section):
-    """Delivery to DIDComm agents that have an endpoint of their own."""
-
-    enabled: bool = True
-    """Post messages to the endpoint that an agent named when it connected. Off: messages wait for
-    pickup."""
-    allowed_networks: tuple[IPvAnyNetwork, ...] = ()
-    """Networks to deliver to besides public addresses of other machines: in the same data centre,
-    or here at other ports than 80 and 443. Empty: none, because a stranger names the endpoint."""
-    timeout_s: Duration = Field(default=10, le=120)
-    """Time for one delivery, from the DNS look-up to the status of the answer."""
-    retry_s_min: Duration = Field(default=0.5, le=60)
-    """Longest wait after the first failure; it doubles up to retry_s_max. A wait is at least half
-    as long, and differs between agents, so that they do not try again together."""
-    retry_s_max: Duration = Field(default=300, le=86_400)
-    """Longest wait between two attempts; a message from the agent ends a wait, at most eight in
-    this time. Messages stay queued until they are accepted. Each attempt writes a few rows to the
-    log, so endpoints that are gone for good must not be tried often."""
-    in_flight_max: int = Field(default=64, ge=1, le=10_000)
-    """Deliveries in progress at once in one edge process, besides in_flight_slow_max. Each holds at
-    most a MiB of messages, or one larger message; and, for an agent behind mediators, one of them
-    in forwards, up to 3.2 times as large."""
-    in_flight_new_max: int = Field(default=32, ge=1, le=10_000)
-    """Part of in_flight_max for endpoints that have not yet answered quickly. The rest is for those
-    that have: if strangers name many endpoints, these delay only each other."""
-    in_flight_slow_max: int = Field(default=16, ge=1, le=10_000)
-    """Deliveries in progress at once to endpoints that timed out or took longer than slow_s, until
-    they answer quickly again. These are in addition to in_flight_max."""
-    slow_s: Duration = Field(default=1, le=60)
-    """An answer that takes longer is slow. Agents answer within some tens of milliseconds; a
-    delivery has a normal slot no longer, its look-up until the name service has answered."""
-    in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
-    """Deliveries in progress at once to one address, for new, for slow and for all other endpoints,
-    so that no client makes this server flood another; and look-ups of one name."""
-    in_flight_per_network_max: int = Field(default=8, ge=1, le=10_000)
-    """The same for one network (/24 of IPv4, /48 of IPv6), which usually belongs to one party, and
-    for the names of one domain (their last two labels)."""
-    endpoints_remembered_max: int = Field(default=10_000, ge=1, le=10_000_000)
-    """Endpoints whose response times one edge process remembers, about 400 bytes each. A forgotten
-    endpoint counts as new."""
-    agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
-    """Agents with deliveries pending that one edge process tracks. Of more, each sweep tries the
-    next in place of a tenth of them at most that failed, or of a hundredth that wait if few did."""
-    sweep_s: Duration = Field(default=10, le=3_600)
-    """Time between two searches for messages that should be in delivery and are not, as after a
-    restart."""
-
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        at_most(self, "retry_s_min", "retry_s_max")
-        at_most(self, "in_flight_per_host_max", "in_flight_max")
-        return self
 
 
 class Postgres(Section):

@@ -18,15 +18,13 @@ from pydantic import Field, model_validator
 
 from actors.core.limits import DECISION_S_MAX
 from http_edge.settings.limits import Limits
-from http_edge.settings.push import Push
+from http_edge.settings.outgoing import DidWeb, Outbound, Push
 from http_edge.settings.sections import (
     Archive,
     Audit,
     DidComm,
-    DidWeb,
     Export,
     Operators,
-    Outbound,
     Postgres,
     Protocol,
     Rates,

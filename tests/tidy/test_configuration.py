@@ -22,7 +22,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 CONFIGURATION = {
     "http_edge/settings/settings.py",
     "http_edge/settings/limits.py",
-    "http_edge/settings/push.py",
+    "http_edge/settings/outgoing.py",
     "http_edge/settings/sections.py",
     "http_edge/settings/value_types.py",
     "http_edge/settings/reference.py",

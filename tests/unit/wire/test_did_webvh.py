@@ -15,7 +15,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.dids import data_integrity
 from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log, witness_url
-from http_edge.settings.sections import DidWeb
+from http_edge.settings.outgoing import DidWeb
 from tests.examples import examples
 from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
 
