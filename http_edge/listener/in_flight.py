@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 from http_edge.dids.fetched import may_take
@@ -57,22 +57,21 @@ class InFlight:
         held = self._requests_of[address]
         return may_take(held, self._limits.commands_in_flight_max - self.requests)
 
-    def begin(
+    @contextmanager
+    def request_of(
         self, connection: Connection | None = None, body_bytes: int = 0, address: str = ""
-    ) -> Token[_Current | None]:
-        """Count a request of this connection as in progress until ``end`` gets the token.
+    ) -> Iterator[None]:
+        """Count a request of this connection that is in progress within the block.
 
         It counts for ``address`` as well, unless that is empty: it has no rate, and no share.
         """
         self.count(address, 1)
-        return _CURRENT.set(_Current(self, connection, body_bytes, address))
-
-    def end(self, token: Token[_Current | None]) -> None:
-        """End the request of this token from ``begin``: it is answered or has failed."""
-        current = _CURRENT.get()
-        assert current is not None
-        self.count(current.address, -1)
-        _CURRENT.reset(token)
+        token = _CURRENT.set(_Current(self, connection, body_bytes, address))
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+            self.count(address, -1)
 
     def count(self, address: str, requests: int) -> None:
         """Count so many requests of an address more, or less, as in progress."""

@@ -309,12 +309,11 @@ class HttpListener:
                     return self._reject(request, Rejection.RATE_LIMITED)
                 charge_body(len(body))
                 started_s = perf_counter()
-                token = in_flight.begin(peer_of(request), len(body), payer)
-                try:
-                    return await handle(request, body)
-                finally:
-                    in_flight.end(token)
-                    answered.observe(perf_counter() - started_s)
+                with in_flight.request_of(peer_of(request), len(body), payer):
+                    try:
+                        return await handle(request, body)
+                    finally:
+                        answered.observe(perf_counter() - started_s)
             finally:
                 in_flight.bodies.release(address, len(body))
 

@@ -429,14 +429,11 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
 ) -> None:
     await mediator.register(alice)
     in_flight = mediator.edges[0]._in_flight
-    begun = in_flight.begin()
-    try:
+    with in_flight.request_of():
         busy = await mediator.do(alice, "QUERY_EVENTS")
         assert busy.refusal == UNAVAILABLE
         assert busy.headers["Retry-After"] == "1"
         assert (await mediator.get("/")).status == 200
-    finally:
-        in_flight.end(begun)
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 

@@ -51,8 +51,7 @@ async def test_an_address_takes_a_share_of_the_places_and_leaves_others_theirs(
 ) -> None:
     await mediator.register(alice)
     in_flight = mediator.edges[0]._in_flight
-    begun = in_flight.begin(address="127.0.0.1")
-    try:
+    with in_flight.request_of(address="127.0.0.1"):
         beyond = await mediator.send(alice, QUERY)
         assert beyond.refusal == (429, "RATE_LIMITED")
         assert beyond.headers["Retry-After"] == "1"
@@ -62,6 +61,4 @@ async def test_an_address_takes_a_share_of_the_places_and_leaves_others_theirs(
             other.post(mediator.url(), json=mediator.command(alice, QUERY)) as answer,
         ):
             assert answer.status == 200
-    finally:
-        in_flight.end(begun)
     assert (await mediator.send(alice, QUERY)).status == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from http_edge.listener.in_flight import InFlight, parked
 from http_edge.listener.transfers import Cut, Transfer
@@ -32,12 +32,11 @@ def test_all_sockets_together_have_a_bound() -> None:
 def test_a_request_holds_a_place_until_it_ends_and_none_while_it_only_waits() -> None:
     in_flight = InFlight(Limits(commands_in_flight_max=1))
     room = [in_flight.has_room]
-    token = in_flight.begin()
-    room.append(in_flight.has_room)
-    with parked():
+    with in_flight.request_of():
         room.append(in_flight.has_room)
-    room.append(in_flight.has_room)
-    in_flight.end(token)
+        with parked():
+            room.append(in_flight.has_room)
+        room.append(in_flight.has_room)
     room.append(in_flight.has_room)
     assert room == [True, False, True, False, True]
     with parked():  # of no request any more
@@ -46,20 +45,19 @@ def test_a_request_holds_a_place_until_it_ends_and_none_while_it_only_waits() ->
 
 def test_an_address_takes_a_quarter_of_the_places_that_stay_free_and_none_while_it_waits() -> None:
     in_flight = InFlight(Limits(commands_in_flight_max=10))
-    tokens = []
-    while in_flight.has_share_for("a"):
-        tokens.append(in_flight.begin(address="a"))
-    assert len(tokens) == 2
-    assert in_flight.has_share_for("b")
-    with parked():
-        assert in_flight.has_share_for("a")
-    assert not in_flight.has_share_for("a")
-    while tokens:
-        in_flight.end(tokens.pop())
+    with ExitStack() as requests:
+        while in_flight.has_share_for("a"):
+            requests.enter_context(in_flight.request_of(address="a"))
+        assert in_flight.requests == 2
+        assert in_flight.has_share_for("b")
+        with parked():
+            assert in_flight.has_share_for("a")
+        assert not in_flight.has_share_for("a")
     assert not in_flight._requests_of
-    for _ in range(9):
-        assert in_flight.has_share_for("")  # it has no rate, and no share
-        in_flight.begin()
+    with ExitStack() as requests:
+        for _ in range(9):
+            assert in_flight.has_share_for("")  # it has no rate, and no share
+            requests.enter_context(in_flight.request_of())
 
 
 def test_an_edge_that_stops_has_no_room() -> None:
