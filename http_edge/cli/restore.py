@@ -26,8 +26,15 @@ from http_edge.cli.arguments import named_place, parsed
 from http_edge.cli.output import json_option, print_databases, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Endings, Exit, ended_by
-from http_edge.server.later_erasures import later_erasures
-from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
+from http_edge.server.restoring import (
+    Source,
+    Target,
+    keys_for,
+    later_erasures,
+    opened_source,
+    run,
+    target_of,
+)
 from http_edge.settings.sources import Loaded
 
 _ERASED: Final = (

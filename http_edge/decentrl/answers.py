@@ -24,9 +24,8 @@ from actors.core.refusals import Refusal
 from actors.core.replies import ContractRequestsPage, ContractsPage, MessagesPage, Refused
 from actors.host.packed_page import FoundPage, unpack_page
 from http_edge.listener.body_reads import in_reading_thread
-from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import JSON, Rejection, retry_after_s
-from http_edge.listener.small_answer import SmallAnswer
+from http_edge.listener.written_answers import PiecedBody, SmallAnswer
 
 ERRORS: Final[dict[Refusal, tuple[int, str | None]]] = {
     Refusal.INVALID_COMMAND: (400, "payload: breaks a rule of its command"),

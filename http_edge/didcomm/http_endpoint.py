@@ -27,7 +27,7 @@ from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.in_flight import parked
 from http_edge.listener.outgoing import all_sent
-from http_edge.listener.small_answer import SmallAnswer
+from http_edge.listener.written_answers import SmallAnswer
 from http_edge.settings.settings import DidComm
 
 _CLOSE_CODES_FROM: Final = 4_000

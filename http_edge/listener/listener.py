@@ -33,12 +33,11 @@ from http_edge.listener.address_charge import (
     paying_address,
     rate_of,
 )
-from http_edge.listener.bounded_server import BoundedServer
+from http_edge.listener.bounded_server import BoundedServer, Request, may_upgrade
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.request import Request, may_upgrade
 from http_edge.listener.routes import (
     JSON,
     BodyRoute,

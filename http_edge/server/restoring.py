@@ -23,19 +23,27 @@ from actors.archive.archive_check import meeting, sections_to
 from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
-from eventstore.log.event_log import LogReader, Snapshot
-from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import LogReader, LogRow, Snapshot
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    TOPIC_BY_TYPE,
+    IdentityErased,
+    IdentityErasureBegun,
+)
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.name_erasure import NAMES_ERASED
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, seam_of
+from eventstore.log.streams import is_erased_name
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import ExportError, RowsPruned
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import export_head
 from eventstore.parquet.opening import AsOf, DatabaseExport
-from eventstore.parquet.rows import exported_sections
+from eventstore.parquet.rows import exported_sections, manifest_rows
+from eventstore.parquet.write.step import IdentityNames
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import (
@@ -55,6 +63,8 @@ from http_edge.server.log_head import PUBLIC_HEAD
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 _LEFT_BEHIND: Final = {NAMES_ERASED, PUBLIC_HEAD}
 """Marks about rows that the restored log may not have: what is cut away, or changed since."""
+_BEGUN: Final = TOPIC_BY_TYPE[IdentityErasureBegun]
+_ERASED: Final = TOPIC_BY_TYPE[IdentityErased]
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
@@ -416,3 +426,39 @@ def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:
         )
         remedy = "Name an earlier time or a position, or omit --as-of."
         raise Stop(Exit.USAGE, f"{name} {said}, not until {at.isoformat()}", remedy)
+
+
+# ---- erasures behind the end of a restored log
+
+
+def later_erasures(source: Source, dsn: str, end: int) -> tuple[Mapping[str, str | None], int]:
+    """Who was erased behind ``end``, and is in the log that ends there; up to where that is known.
+
+    Streams are as in receipts, each with its DID, or None if the log has lost the name. Nothing
+    behind ``end`` is known if the source and its export end there, or cannot be read.
+    """
+    try:
+        begun = {row.stream for row in _rows_behind(source, end) if row.topic == _BEGUN}
+        with closing(open_log(dsn, to_read=True)) as log:
+            names = IdentityNames(log)(begun)
+            newest = {s: log.read_stream(UUID(bytes=s), newest_first=True, limit=1) for s in begun}
+    except (ExportError, LogError):
+        return {}, end
+    here = [s for s, rows in newest.items() if any(row.topic != _ERASED for row in rows)]
+    named = {s: name for s in here if (name := names[s]) and not is_erased_name(name)}
+    exported = source.catalog.last if source.catalog else 0
+    return {s.hex(): named.get(s) for s in sorted(here)}, max(end, source.last, exported)
+
+
+def _rows_behind(source: Source, end: int) -> Iterator[LogRow]:
+    """Rows behind ``end``, with all that begin an erasure: these never leave a log."""
+    if source.log is not None:
+        for section in log_sections(source.log, end):
+            yield from section.rows
+        end = max(end, source.last)
+    for statement in source.catalog.statements if source.catalog else ():
+        manifest = statement.manifest
+        if manifest.last > end and any(_BEGUN in file.types for file in manifest.files):
+            assert source.place is not None
+            for rows in manifest_rows(source.place, manifest):
+                yield from (row for row in rows if row.position > end)

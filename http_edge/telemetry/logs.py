@@ -54,6 +54,8 @@ _Line: TypeAlias = MutableMapping[str, Any]
 
 TEXT_CHARS_MAX: Final = 400
 ITEMS_MAX: Final = 20
+LINES_APART_MS: Final = 10_000
+"""Between two lines of one kind that anyone can bring about; metrics count what they leave out."""
 LINE_BYTES_MAX: Final = select.PIPE_BUF
 """The longest line that a pipe takes atomically, whatever other processes write to it."""
 _CHUNK_BYTES: Final = 65_536
@@ -201,6 +203,20 @@ class _Readable:
 def _printable(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text.encode("unicode_escape").decode("ascii")
+
+
+class LinePace:
+    """Chooses the level of each line of one kind, so that few of them fill the log."""
+
+    def __init__(self) -> None:
+        self._until_ms = 0
+
+    def level(self, level: int, now_ms: int) -> int:
+        """Return ``level`` once in ``LINES_APART_MS``, and DEBUG for the lines in between."""
+        if 0 < self._until_ms - now_ms <= LINES_APART_MS:
+            return logging.DEBUG
+        self._until_ms = now_ms + LINES_APART_MS
+        return level
 
 
 class PipeLines(logging.Handler):

@@ -20,10 +20,9 @@ from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import BodyRoute, PlainRoute, Route, RouteGroup, SocketRoute
-from http_edge.listener.small_answer import SmallAnswer
 from http_edge.listener.transfers import Cut
+from http_edge.listener.written_answers import PiecedBody, SmallAnswer
 from http_edge.settings.settings import Limits, Rates, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts

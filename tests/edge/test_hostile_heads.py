@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from actors.host.clock import system_clock
-from http_edge.listener.request import Request
+from http_edge.listener.bounded_server import Request
 from http_edge.server import metrics
 from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from logging import DEBUG, WARNING
 
-from http_edge.telemetry.line_pace import LINES_APART_MS, LinePace
+from http_edge.telemetry.logs import LINES_APART_MS, LinePace
 
 
 def test_of_many_lines_one_in_a_while_keeps_its_level() -> None:

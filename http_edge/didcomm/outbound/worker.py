@@ -57,7 +57,7 @@ from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids
 from http_edge.dispatch.slots import slot_in
 from http_edge.settings.settings import Outbound
-from http_edge.telemetry.line_pace import LinePace
+from http_edge.telemetry.logs import LinePace
 
 _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"

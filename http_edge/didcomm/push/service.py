@@ -17,7 +17,7 @@ from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.dids.bounded_answers import plain_session
 from http_edge.settings.settings import Push
-from http_edge.telemetry.line_pace import LinePace
+from http_edge.telemetry.logs import LinePace
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

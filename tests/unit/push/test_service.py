@@ -12,7 +12,7 @@ from aiohttp import web
 from http_edge.didcomm.push.gateways import PushGateway, open_gateway
 from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.settings.settings import Push
-from http_edge.telemetry.line_pace import LINES_APART_MS
+from http_edge.telemetry.logs import LINES_APART_MS
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, accept, status
 from tests.unit.push.devices import ANDROID, KEY, TOKEN, private
