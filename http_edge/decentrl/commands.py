@@ -70,7 +70,6 @@ from http_edge.listener.address_charge import (
     is_owing,
     large_answer,
     page_turn,
-    paying_address,
     registration_wait_s,
     uncount_registration,
 )
@@ -397,7 +396,7 @@ class CommandEndpoint:
                 return _SHRUNK
             return result.answer(page, result.page)
 
-        found = await self._gateway.read(read, is_owing=is_owing, payer=paying_address())
+        found = await self._gateway.read(read, is_owing=is_owing)
         if isinstance(found, Refused):
             if found.code is Refusal.INVALID_COMMAND:
                 # The page is too large, and was read all the same.

@@ -83,7 +83,7 @@ class Gateway:
 
         ``on_push`` gets every push. ``on_new_incarnation`` gets the name of each host whose
         incarnation has changed: it has lost its sessions. ``measures`` are those of the edge.
-        The addresses that ``address_of`` returns take turns.
+        The addresses that ``address_of`` returns take turns, and pay for reads of histories.
         """
         self.routes = routes
         self._ports = ports
@@ -213,26 +213,27 @@ class Gateway:
             self._unrouted[is_session] -= 1
 
     async def read(
-        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False, payer: str | None = None
+        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False
     ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
         The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``,
-        or if ``READS_WAITING_MAX`` reads of histories are under way for ``payer``, by default their
-        owner. The page stays packed (see ``unpack_page``), so that the event loop unpacks no large
-        page.
+        or if ``READS_WAITING_MAX`` reads of histories are under way for the address of the request,
+        or for their owner if there is none. The page stays packed (see ``unpack_page``), so that
+        the event loop unpacks no large page.
         """
-        payer = payer or read.owner_did
         if not isinstance(read.where, SavedEventsFilter):
-            return await self._read(read, is_owing, payer)
+            return await self._read(read, is_owing)
+        payer = self._payer_of(read)
         if self._histories[payer] >= READS_WAITING_MAX:
             return _RATE_LIMITED
         with counted(self._histories, payer):
-            return await self._read(read, is_owing, payer)
+            return await self._read(read, is_owing)
 
-    async def _read(
-        self, read: Read, is_owing: Callable[[], bool], payer: str
-    ) -> memoryview | Refused:
+    def _payer_of(self, read: Read) -> str:
+        return self._address_of() or read.owner_did
+
+    async def _read(self, read: Read, is_owing: Callable[[], bool]) -> memoryview | Refused:
         def owner() -> str | None:
             return self.routes.host_of(self.routes.partition_of(read.owner_did))
 
@@ -240,24 +241,23 @@ class Gateway:
             return lambda: owner() != host
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-        page: memoryview | Refused | None = None
-        while page is None:
-            host = owner()
+        while True:
+            host, page = owner(), None
             if host is not None:
                 try:
-                    page = await self._read_at(host, read, is_owing, payer)
-                    continue
+                    page = await self._read_at(host, read, is_owing)
                 except HostNotReached:
                     pass
                 except HostUnavailable:
                     return UNAVAILABLE
+            if page is not None:
+                return page or UNAVAILABLE
             asks_again = host is not None
             if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
                 return UNAVAILABLE
-        return page or UNAVAILABLE
 
     async def _read_at(
-        self, host: str, read: Read, is_owing: Callable[[], bool], payer: str
+        self, host: str, read: Read, is_owing: Callable[[], bool]
     ) -> memoryview | Refused | None:
         """Read a page at this host; return None if it does not own the identity.
 
@@ -272,14 +272,14 @@ class Gateway:
         if self._reading[host] >= reads_max and len(self._living) > 1:
             return UNAVAILABLE
         with counted(self._reading, host):
-            async with self._turn_of(read), self._slots_at(host, read, payer):
+            async with self._turn_of(read), self._slots_at(host, read):
                 if is_owing():
                     return _RATE_LIMITED
                 (page,) = await self.port(host).ask(ReadPages([read]))
                 return _PAGE_TOO_LARGE if page == PAGE_TOO_LARGE else page
 
     @asynccontextmanager
-    async def _slots_at(self, host: str, read: Read, payer: str) -> AsyncIterator[None]:
+    async def _slots_at(self, host: str, read: Read) -> AsyncIterator[None]:
         """Wait for a slot among the reads of a host, then for one among the reads of all hosts.
 
         The second ends after ``_SLOT_S_MAX``, so that hosts that hang, however many, leave slots to
@@ -288,7 +288,7 @@ class Gateway:
         async with AsyncExitStack() as slots:
             if isinstance(read.where, SavedEventsFilter):
                 own = self._histories_of.setdefault(host, TurnSlots(THREADS[HISTORY]))
-                await slots.enter_async_context(own.slot(payer, 1.0))
+                await slots.enter_async_context(own.slot(self._payer_of(read), 1.0))
                 await slots.enter_async_context(slot_in(self._history_reads, _SLOT_S_MAX))
             else:
                 others = self._reads_of.setdefault(host, asyncio.Semaphore(_READS_OF_HOST_MAX))

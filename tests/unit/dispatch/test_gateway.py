@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 
 import msgspec
 import pytest
@@ -35,6 +36,8 @@ LIMITS = Limits(
     reads_in_flight_max=2,
     move_wait_s_max=1,
 )
+ADDRESS: ContextVar[str] = ContextVar("address", default="")
+"""The address that pays for the current request."""
 
 
 class Setting:
@@ -52,6 +55,7 @@ class Setting:
             limits,
             on_push=self.pushed.append,
             on_new_incarnation=self.restarted.append,
+            address_of=ADDRESS.get,
         )
 
     @property

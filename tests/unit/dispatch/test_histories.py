@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 
 import msgspec
 import pytest
@@ -15,14 +16,15 @@ from actors.core.submissions import Read, WaitingAt
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import READS_WAITING_MAX
 from http_edge.settings.limits import Limits
-from tests.unit.dispatch.test_gateway import LIMITS, Setting, read_of, sender_and_target
+from tests.unit.dispatch.test_gateway import ADDRESS, LIMITS, Setting, read_of, sender_and_target
 
 PAGE = msgspec.msgpack.encode(SavedEventsPage([], 0))
 
 
 def history(setting: Setting, did: str, payer: str = "") -> asyncio.Task[object]:
-    read = Read(did, Page(0, 1), SavedEventsFilter())
-    return asyncio.create_task(setting.gateway.read(read, payer=payer))
+    read, request = Read(did, Page(0, 1), SavedEventsFilter()), copy_context()
+    request.run(ADDRESS.set, payer)
+    return asyncio.create_task(setting.gateway.read(read), context=request)
 
 
 async def turns() -> None:
