@@ -9,6 +9,7 @@ finish; when all together exceed the total, the newest transfer of the address t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from enum import Enum
 
@@ -100,11 +101,11 @@ class Transfers:
         self._bytes_max = bytes_max
         self._bytes_per_address_max = bytes_per_address_max
         self._pace = pace
-        self._shares: dict[str, _Share] = {}
+        self._shares: defaultdict[str, _Share] = defaultdict(_Share)
 
     def begin(self, transfer: Transfer, size_bytes: int = 0) -> None:
         """Begin a transfer, which waits for its client until ``end``."""
-        self._share_of(transfer.address).waiting[transfer] = None
+        self._shares[transfer.address].waiting[transfer] = None
         self.grow(transfer, size_bytes)
 
     def grow(self, transfer: Transfer, more_bytes: int) -> None:
@@ -112,7 +113,9 @@ class Transfers:
         share = self._shares.get(transfer.address)
         if share is None or transfer not in share.waiting:
             return  # cut or ended
-        self._count(share, transfer, more_bytes)
+        transfer.size_bytes += more_bytes
+        share.size_bytes += more_bytes
+        self.size_bytes += more_bytes
         while share.size_bytes > self._bytes_per_address_max and share.waiting:
             newest = next(reversed(share.waiting))
             if newest.size_bytes == share.size_bytes:
@@ -128,8 +131,7 @@ class Transfers:
 
     def no_room_for(self, address: str, size_bytes: int) -> Cut | None:
         """Why a transfer of this size would be cut if it began now; None if it would not."""
-        share = self._shares.get(address)
-        held_bytes = 0 if share is None else share.size_bytes
+        held_bytes = self._held_bytes(address)
         if held_bytes and held_bytes + size_bytes > self._bytes_per_address_max:
             return Cut.BYTES_PER_ADDRESS
         if self.size_bytes + size_bytes <= self._bytes_max:
@@ -153,19 +155,18 @@ class Transfers:
 
         The bytes arrived all at once. Transfers that wait for their clients are cut to make room.
         """
-        share = self._shares.get(address)
-        held_bytes = 0 if share is None else share.size_bytes
+        held_bytes = self._held_bytes(address)
         if held_bytes + size_bytes > self._bytes_per_address_max:
             return Cut.BYTES_PER_ADDRESS
         if not self._make_room(size_bytes):
             return Cut.BYTES
-        self._share_of(address).size_bytes += size_bytes
+        self._shares[address].size_bytes += size_bytes
         self.size_bytes += size_bytes
         return None
 
     def release(self, address: str, size_bytes: int) -> None:
         """Release bytes of an address."""
-        share = self._share_of(address)
+        share = self._shares[address]
         share.size_bytes -= size_bytes
         self.size_bytes -= size_bytes
         if not share.size_bytes and not share.waiting:
@@ -188,11 +189,9 @@ class Transfers:
             for transfer in list(share.waiting):
                 self._cut(transfer, cause)
 
-    def _share_of(self, address: str) -> _Share:
+    def _held_bytes(self, address: str) -> int:
         share = self._shares.get(address)
-        if share is None:
-            share = self._shares[address] = _Share()
-        return share
+        return 0 if share is None else share.size_bytes
 
     def _make_room(self, size_bytes: int) -> bool:
         """Cut transfers until so many more bytes fit; False if none is left to cut."""
@@ -207,8 +206,3 @@ class Transfers:
     def _cut(self, transfer: Transfer, cause: Cut) -> None:
         self.end(transfer)
         transfer.cut(cause)
-
-    def _count(self, share: _Share, transfer: Transfer, more_bytes: int) -> None:
-        transfer.size_bytes += more_bytes
-        share.size_bytes += more_bytes
-        self.size_bytes += more_bytes
