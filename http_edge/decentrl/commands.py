@@ -59,7 +59,6 @@ from http_edge.decentrl.command_table import TYPES
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
-from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import (
     charge_answer,
@@ -74,7 +73,6 @@ from http_edge.listener.address_charge import (
     uncount_registration,
 )
 from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, in_reading_thread
-from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
@@ -112,9 +110,7 @@ class CommandEndpoint:
 
     def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
-        settings: Settings,
         validator: CommandValidator,
-        resolver: Resolver,
         gateway: Gateway,
         *,
         clock: Clock,
@@ -128,8 +124,8 @@ class CommandEndpoint:
         ``let_go`` releases what an erased identity held in the streams of other identities.
         """
         self._let_go, self._free = let_go, free
-        self._did_bytes_max = settings.limits.did_bytes_max
-        self._window_ms = settings.protocol.timestamp_window_ms
+        self._did_bytes_max = validator.settings.limits.did_bytes_max
+        self._window_ms = validator.settings.protocol.timestamp_window_ms
         self._out_of_range = reject(
             Rejected(
                 Refusal.TIMESTAMP_OUT_OF_RANGE,
@@ -138,7 +134,7 @@ class CommandEndpoint:
             )
         )
         self._validator = validator
-        self._resolver = resolver
+        self._resolver = validator.resolver
         self._gateway = gateway
         self._clock = clock
         self._refusals = refusals

@@ -38,7 +38,7 @@ from http_edge.listener.address_charge import (
 )
 from http_edge.listener.connection import peer_of
 from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, Peer, upgraded
-from http_edge.settings.settings import Limits, Protocol
+from http_edge.settings.settings import Settings
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
@@ -93,11 +93,9 @@ class _Session(msgspec.Struct):
 class SocketEndpoint:
     """Answers ``GET /ws`` after the upgrade was allowed."""
 
-    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+    def __init__(
         self,
-        edge: str,
-        limits: Limits,
-        protocol: Protocol,
+        settings: Settings,
         resolver: Resolver,
         gateway: Gateway,
         hub: Hub,
@@ -106,9 +104,8 @@ class SocketEndpoint:
         refusals: RefusalCounts,
     ) -> None:
         """Sockets of one edge; ``refusals`` counts failed authentications."""
-        self._edge = edge
-        self._limits = limits
-        self._protocol = protocol
+        self._limits = settings.limits
+        self._protocol = settings.protocol
         self._resolver = resolver
         self._gateway = gateway
         self._hub = hub
@@ -233,7 +230,7 @@ class SocketEndpoint:
             partition,
             session.did,
             b"",
-            command=OpenSession(self._edge),
+            command=OpenSession(self._hub.edge),
             request_id=current(),
             source=source_key(session.did),  # as for the end of a session (``Hub``)
         )

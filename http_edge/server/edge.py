@@ -151,9 +151,7 @@ class Edge:
         settings, gateway, hub = self._settings, self._gateway, self._hub
         refusals = self._refusals.counts
         commands = CommandEndpoint(
-            settings,
             CommandValidator(settings, keys, resolver, TABLE),
-            resolver,
             gateway,
             clock=clock,
             refusals=refusals,
@@ -162,14 +160,7 @@ class Edge:
             free=self._erased.free,
         )
         self._sockets = SocketEndpoint(
-            hub.edge,
-            settings.limits,
-            settings.protocol,
-            resolver,
-            gateway,
-            hub,
-            clock=clock,
-            refusals=refusals,
+            settings, resolver, gateway, hub, clock=clock, refusals=refusals
         )
         mediation = self._mediation
         document = mediator_document(settings.mediator_did, settings.url, keys)

@@ -16,7 +16,7 @@ from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.identities import Identities, speak_as
 from http_edge.dispatch.hub import Hub
 from http_edge.dispatch.routes import Routes
-from http_edge.settings.settings import Limits, Protocol
+from http_edge.settings.settings import Settings
 from tests.unit.actors.didcomm import ME, NEW_DID, claimed
 from tests.unit.actors.given import (
     EDGE,
@@ -61,8 +61,8 @@ async def start_live(setting: Setting, hub: Hub) -> None:
 
 async def authenticate(setting: Setting, hub: Hub) -> None:
     """A socket of Decentrl."""
-    limits, parts = Limits(), (Protocol(), _UNUSED, setting.gateway, hub)
-    sockets = SocketEndpoint(EDGE, limits, *parts, clock=_UNUSED, refusals=_UNUSED)
+    parts = Settings(), _UNUSED, setting.gateway, hub
+    sockets = SocketEndpoint(*parts, clock=_UNUSED, refusals=_UNUSED)
     await hub.session_ended(ME)
     await sockets._open(_Session(ME, _UNUSED, 0))
 
