@@ -36,8 +36,8 @@ from http_edge.listener.address_charge import (
     charge_unproven,
     until_paid,
 )
-from http_edge.listener.connection import peer_of
-from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, Peer, upgraded
+from http_edge.listener.connection import Connection, peer_of
+from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, upgraded
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
@@ -149,7 +149,7 @@ class SocketEndpoint:
         return socket
 
     async def _authenticate(
-        self, socket: web.WebSocketResponse, client: Peer
+        self, socket: web.WebSocketResponse, client: Connection
     ) -> Authenticate | AuthRejected:
         """Authenticate the client: return its verified message, or why it failed (10.2).
 
@@ -249,7 +249,7 @@ class SocketEndpoint:
         socket: web.WebSocketResponse,
         outgoing: Outgoing,
         session: _Session,
-        client: Peer,
+        client: Connection,
     ) -> None:
         """Read until the socket closes; ping it, and watch its registration."""
         loop = asyncio.get_running_loop()

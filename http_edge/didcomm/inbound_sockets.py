@@ -36,7 +36,8 @@ from http_edge.didcomm.protocols.protocol import (
 from http_edge.didcomm.rejections import reason_of
 from http_edge.didcomm.unconfirmed import Handover, Shared, Unconfirmed
 from http_edge.dispatch.hub import Hub
-from http_edge.listener.outgoing import Outgoing, Peer
+from http_edge.listener.connection import Connection
+from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -166,7 +167,9 @@ class _Peer:
 class InboundSocket(InboundTransport):
     """A socket as a transport: its agents, its pings, and its long polls."""
 
-    def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing, client: Peer) -> None:
+    def __init__(
+        self, dependencies: SocketDependencies, outgoing: Outgoing, client: Connection
+    ) -> None:
         super().__init__(dependencies.new_id)
         self._dependencies = dependencies
         self._outgoing = outgoing

@@ -20,8 +20,8 @@ from actors.core.rate_limits import RateLimit
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_message, until_paid
-from http_edge.listener.connection import peer_of
-from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, Peer, upgraded
+from http_edge.listener.connection import Connection, peer_of
+from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, upgraded
 
 _PINGS_MISSED_MAX: Final = 2
 _UNREAD_MAX: Final = 16
@@ -69,7 +69,7 @@ class _Socket:
         dependencies: SocketDependencies,
         socket: web.WebSocketResponse,
         outgoing: Outgoing,
-        client: Peer,
+        client: Connection,
     ) -> None:
         self._settings = dependencies.settings.didcomm
         self._inbound = dependencies.inbound

@@ -86,6 +86,7 @@ class Connection(RequestHandler):
         read, so that the client sees the answer; that long the connection is not idle.
         """
         self.address = ""
+        """A rate limit key; behind a trusted proxy, that of the client which a request names."""
         self.is_shared = False
         """Does the connection belong to a proxy, and carry the requests of many clients?"""
         self.newcomer: int | None = None

@@ -15,11 +15,12 @@ import socket
 import struct
 import termios
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import WSMsgType, web
 
-from http_edge.listener.transfers import Cut, Transfer, Transfers
+from http_edge.listener.connection import Connection
+from http_edge.listener.transfers import Cut, Transfer
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
@@ -46,23 +47,6 @@ async def upgraded(request: web.Request, *, message_bytes_max: int) -> web.WebSo
     return socket
 
 
-class Peer(Protocol):
-    """The client at the other end of a socket's connection, as handlers see it."""
-
-    address: str
-    """Its address as a rate limit key; behind a trusted proxy, the one that the request names."""
-
-    @property
-    def leaving(self) -> Transfers:
-        """What this edge holds for clients that read slowly."""
-
-    def handled(self, size_bytes: int) -> None:
-        """Release the bytes of a socket message."""
-
-    def cut(self, cause: Cut) -> None:
-        """End its connection at once, without a log line of its own."""
-
-
 class Outgoing:
     """The writing half of a socket."""
 
@@ -70,7 +54,7 @@ class Outgoing:
         self,
         socket: web.WebSocketResponse,
         *,
-        peer: Peer,
+        peer: Connection,
         bytes_max: int,
         kind: WSMsgType = WSMsgType.TEXT,
     ) -> None:

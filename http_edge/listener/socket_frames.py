@@ -7,7 +7,9 @@ frames a message came in. So this module checks the headers before aiohttp reads
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from aiohttp.http_websocket import WebSocketReader
 
 FRAMES_PER_S_MAX: Final = 20_000
 """Frames of all kinds on one socket: twice the highest rate that the settings allow a protocol.
@@ -35,23 +37,13 @@ _TOO_BIG: Final = b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"
 """A header of an impossible length: the reader refuses it and closes the socket with 1009."""
 
 
-class Reader(Protocol):
-    """The reader of a socket's bytes (``aiohttp.http_websocket.WebSocketReader``)."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Read bytes; return whether the connection is over, and the bytes left in that case."""
-
-    def feed_eof(self) -> None:
-        """No more bytes come."""
-
-
 class CheckedFrames:
     """Passes the bytes of a socket on to a reader, as long as their frames are allowed.
 
     It buffers one header at most.
     """
 
-    def __init__(self, reader: Reader, clock_s: Callable[[], float]) -> None:
+    def __init__(self, reader: WebSocketReader, clock_s: Callable[[], float]) -> None:
         """Frames for ``reader``; ``clock_s`` is monotonic, in seconds."""
         self._reader = reader
         self._clock_s = clock_s

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
+from http_edge.listener.connection import Connection
 from http_edge.listener.outgoing import Outgoing, all_sent
 from http_edge.listener.transfers import Cut, Pace, Transfers
 
@@ -24,7 +25,7 @@ MIB: Final = 1_048_576
 
 
 class Reader:
-    """A client whose cuts are kept."""
+    """The connection of a client, as its socket sees it; its cuts are kept."""
 
     def __init__(self) -> None:
         self.address = "203.0.113.1"
@@ -76,7 +77,8 @@ class Scene:
 
     def __init__(self, bytes_max: int = 1_000) -> None:
         self.reader, self.socket = Reader(), Socket()
-        self.outgoing = Outgoing(self.socket, peer=self.reader, bytes_max=bytes_max)
+        peer = cast("Connection", self.reader)
+        self.outgoing = Outgoing(self.socket, peer=peer, bytes_max=bytes_max)
 
     def start(self) -> asyncio.Task[None]:
         return asyncio.create_task(self.outgoing.run())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import pytest
+from aiohttp.http_websocket import WebSocketReader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +43,7 @@ class Received:
 def passed(data: bytes, cuts: list[int], *, second: float = 0.0) -> bytes:
     """What reaches the reader of bytes that arrive in pieces."""
     received = Received()
-    frames = CheckedFrames(received, lambda: second)
+    frames = CheckedFrames(cast("WebSocketReader", received), lambda: second)
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in pairwise(borders):
         assert frames.feed_data(data[start:end]) == (False, b"")
@@ -107,7 +109,7 @@ def test_a_message_has_no_more_fragments_than_its_bytes_are_worth(size: int) -> 
 def test_frames_at_once_and_per_second_have_a_bound(opcode: int, burst: int, per_s: int) -> None:
     now_s = [0.0]
     received = Received()
-    frames = CheckedFrames(received, lambda: now_s[0])
+    frames = CheckedFrames(cast("WebSocketReader", received), lambda: now_s[0])
     one = frame(opcode)
     frames.feed_data(one * burst)
     now_s[0] += 16 / per_s

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from sys import getrefcount
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from aiohttp import web
@@ -23,6 +23,7 @@ from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.protocols.pickup import FORM_2, FORM_3, PickupForm
 from http_edge.listener.body_reads import in_reading_thread
+from http_edge.listener.connection import Connection
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
 from http_edge.settings.settings import DidComm
@@ -53,7 +54,8 @@ class Frames(Outgoing):
     """The sizes of the frames to a client, in order; none is written."""
 
     def __init__(self) -> None:
-        super().__init__(web.WebSocketResponse(), peer=Reader(), bytes_max=10_000)
+        peer = cast("Connection", Reader())
+        super().__init__(web.WebSocketResponse(), peer=peer, bytes_max=10_000)
         self.sizes: list[int] = []
         self.second = asyncio.Event()
 
