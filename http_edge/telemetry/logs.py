@@ -83,23 +83,13 @@ _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 
 def configure(
-    level: str,
-    stream: TextIO | None = None,
-    *,
-    pipe: str | PipeLines | None = None,
-    process: str = "main",
-    style: Style | None = None,
+    level: str, handler: logging.Handler, *, process: str = "main", style: Style = "json"
 ) -> None:
-    """Send all lines of this process from ``level`` up, warnings included, to one place.
+    """Send all lines of this process from ``level`` up, warnings included, to a handler.
 
-    That place is ``stream``, by default stderr. With a ``pipe``, or the path of one (a named one,
-    or one of another process below ``/proc``), the lines go there instead, and never wait for its
-    reader; a pipe that cannot be opened is ignored. ``process`` names the process in every line.
-    The default for ``style`` is ``style_of`` the stream.
+    ``process`` names the process in every line.
     """
-    stream = stream or sys.stderr
-    handler = _handler(stream, pipe)
-    handler.setFormatter(formatter(process, style or style_of(stream)))
+    handler.setFormatter(formatter(process, style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     of_ray = logging.getLogger("ray")  # Ray's own handler would not follow our rules
@@ -259,7 +249,7 @@ class LogPipe(PipeLines):
         """What an actor calls first, with its name, to send its lines here."""
         self._copying = threading.Thread(target=self._copy, name="log-pipe", daemon=True)
         self._copying.start()
-        configure(level, pipe=self, process=process, style=style)
+        configure(level, self, process=process, style=style)
 
     @override
     def close(self) -> None:
@@ -289,16 +279,17 @@ def _rest_of(text: bytes, stderr: RawIOBase) -> bytes:
 
 def _configure_actor(level: str, pipe: str, style: Style, name: str) -> None:
     """Send the lines of this process, the actor ``name``, to the pipe."""
-    configure(level, pipe=pipe, process=name, style=style)
+    configure(level, pipe_or_stderr(pipe), process=name, style=style)
 
 
-def _handler(stream: TextIO, pipe: str | PipeLines | None) -> logging.Handler:
-    if isinstance(pipe, PipeLines):
-        return pipe
-    if pipe is not None:
-        with suppress(OSError):
-            return PipeLines(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-    return logging.StreamHandler(stream)
+def pipe_or_stderr(path: str) -> logging.Handler:
+    """A writer to a named pipe, or to one of another process below ``/proc``, if it can be opened.
+
+    Else to stderr.
+    """
+    with suppress(OSError):
+        return PipeLines(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    return logging.StreamHandler()
 
 
 def short_did(did: str) -> str:

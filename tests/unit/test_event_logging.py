@@ -30,9 +30,11 @@ from http_edge.telemetry.logs import (
     PipeLines,
     configure,
     formatter,
+    pipe_or_stderr,
     safe_text,
     safe_value,
     short_did,
+    style_of,
 )
 from tests.full_pipe import fill
 
@@ -209,7 +211,7 @@ def logging_as_before() -> Iterator[None]:
 def test_configured_a_process_writes_its_level_and_above_and_warnings_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    configure("info", process="edge-0")
+    configure("info", logging.StreamHandler(), process="edge-0")
     logging.getLogger("poste.test").debug("unseen")
     logging.getLogger("poste.test").info("seen", extra={"sockets": 3})
     with warnings.catch_warnings():
@@ -243,7 +245,8 @@ def test_on_a_terminal_a_line_is_text_with_colors_unless_they_are_unwanted(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     terminal = Terminal()
-    configure("info", terminal, process="edge-0")
+    style = style_of(terminal)
+    configure("info", logging.StreamHandler(terminal), process="edge-0", style=style)
     logging.getLogger("poste.test").info("ready", extra={"seconds": 4.2, "sender": DID})
     text = terminal.getvalue()
     assert ("\x1b[" in text) is is_colored
@@ -277,7 +280,7 @@ def test_on_a_terminal_the_places_of_a_failure_stand_below_it() -> None:
 @pytest.mark.parametrize("library", ["aiohttp.server", "ray", "asyncio"])
 def test_lines_of_libraries_keep_the_rules_too(library: str) -> None:
     stream = io.StringIO()
-    configure("info", stream)
+    configure("info", logging.StreamHandler(stream))
     logging.getLogger(library).error("Error handling request of %s", DID)
     line = json.loads(stream.getvalue())
     assert (line["logger"], line["event"]) == (
@@ -289,7 +292,7 @@ def test_lines_of_libraries_keep_the_rules_too(library: str) -> None:
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_closed_stream_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    configure("info", stream)
+    configure("info", logging.StreamHandler(stream))
     stream.close()
     logging.getLogger("poste.test").error("not written")
     assert capsys.readouterr().err == ""
@@ -300,7 +303,7 @@ def test_lines_of_other_processes_come_through_the_pipe_whole(tmp_path: Path) ->
     path = tmp_path / "log"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    configure("info", pipe=str(path), process="edge-1")
+    configure("info", pipe_or_stderr(str(path)), process="edge-1")
     logging.getLogger("poste.test").info(
         "one", extra={f"field-{n}": "word " * 70 for n in range(9)}
     )
@@ -319,7 +322,7 @@ def test_a_pipe_that_is_full_or_left_drops_lines_and_stops_nothing(tmp_path: Pat
     path = tmp_path / "log"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    configure("info", pipe=str(path), process="edge-1")
+    configure("info", pipe_or_stderr(str(path)), process="edge-1")
     for _ in range(2_000):
         logging.getLogger("poste.test").info("word " * 70)
     read = os.read(reader, 1 << 20)
@@ -349,7 +352,7 @@ class Disk(io.FileIO):
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_line_that_cannot_be_formatted_is_dropped_and_its_caller_goes_on() -> None:
     reading, writing = os.pipe()
-    configure("info", pipe=PipeLines(writing))
+    configure("info", PipeLines(writing))
     log = logging.getLogger("poste.test")
     log.warning("%d and %s", "x")  # noqa: PLE1206 - a defect
     log.warning("next")
@@ -418,7 +421,7 @@ def test_a_main_process_whose_stderr_is_not_read_ends() -> None:
 def test_without_a_reader_of_the_pipe_lines_go_to_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure("info", pipe=str(tmp_path / "no-such-pipe"))
+    configure("info", pipe_or_stderr(str(tmp_path / "no-such-pipe")))
     logging.getLogger("poste.test").info("here")
     assert json.loads(capsys.readouterr().err)["event"] == "here"
 
