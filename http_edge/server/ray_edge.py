@@ -177,7 +177,7 @@ def _on_loop_fault(loop: asyncio.AbstractEventLoop, fault: dict[str, Any]) -> No
     loop.default_exception_handler(fault)
 
 
-def edge_name(index: int, node: str = "") -> str:
+def edge_name(index: int, node: str) -> str:
     """The name of an edge, which in a cluster contains the name of its node."""
     return f"edge-{node}-{index}" if node else f"edge-{index}"
 

@@ -317,14 +317,12 @@ class Settings(Section):
         """These settings on the node of this name, at this address."""
         return self.model_copy(update={"node": name, "node_address": address})
 
-    def bound_to(self, port: int, operators_port: int | None = None) -> Settings:
+    def bound_to(self, port: int, operators_port: int) -> Settings:
         """These settings with the ports to which the listeners are bound, in place of ports 0."""
-        bound = self.model_copy(update={"listen": _at_port(self.listen, port)})
-        if operators_port is None:
-            return bound
         listen = _at_port(self.operators.listen, operators_port)
         operators = self.operators.model_copy(update={"listen": listen})
-        return bound.model_copy(update={"operators": operators})
+        update = {"listen": _at_port(self.listen, port), "operators": operators}
+        return self.model_copy(update=update)
 
 
 def _at_port(listen: str, port: int) -> str:

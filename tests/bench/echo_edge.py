@@ -105,7 +105,7 @@ async def serve(settings: Settings) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     host = EchoHost()
     listener = listen(settings.listen)
-    settings = settings.bound_to(listener.getsockname()[1])
+    settings = settings.bound_to(listener.getsockname()[1], 0)
     routes = Routes.fixed(placement_of(settings))
     keys = load_or_create(settings.keys_path)
     edge = Edge("echo", settings, keys, lambda _: host, routes=routes)

@@ -113,7 +113,7 @@ def test_a_wildcard_address_is_announced_as_localhost(wildcard: str) -> None:
 
 
 def test_a_bound_port_takes_the_place_of_port_0() -> None:
-    assert Settings(listen="[::1]:0").bound_to(4711).url == "http://[::1]:4711"
+    assert Settings(listen="[::1]:0").bound_to(4711, 0).url == "http://[::1]:4711"
 
 
 def test_log_and_keys_stand_in_the_data_directory() -> None:
