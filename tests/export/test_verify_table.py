@@ -123,7 +123,7 @@ def test_a_commit_that_is_changed_before_it_is_read_back_is_never_signed_for(
         (rb"\Z", b"\n[1]"),
     ],
 )
-def test_a_commit_whose_actions_are_changed_before_it_is_read_back_is_not_signed_for(
+def test_a_commit_whose_actions_are_changed_before_it_is_read_back_is_never_signed_for(
     sqlite_log: EventLog, place: ExportPlace, said: bytes, instead: bytes
 ) -> None:
     changed: list[str] = []
@@ -146,6 +146,10 @@ def test_a_commit_whose_actions_are_changed_before_it_is_read_back_is_not_signed
         with pytest.raises(ExportDamaged) as refused:
             export.step()
         assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, *changed)
+        with pytest.raises(ExportDamaged):
+            export.step()
+    with pytest.raises(ExportDamaged):
+        exporter(sqlite_log, place)
     assert place.read(END) == mark
 
 

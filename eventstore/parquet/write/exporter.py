@@ -392,7 +392,7 @@ class Exporter:
         if catalog.head is None:
             raise self._table.gone()
         if not catalog.is_marked:
-            catalog = self._table.mark(catalog)
+            catalog = self._table.mark_unmarked(catalog)
         now_ms, strays = self._clock(), len(catalog.strays)
         paths = removable(self._place, catalog, now_ms=now_ms, replaced_kept_s=replaced_kept_s)
         if paths:  # from then on no exporter gives a file one of these names

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from deltalake import DeltaTable
@@ -71,6 +71,10 @@ _CREATED_AT: Final = 0
 _NOT_COMPARED: Final = frozenset({"modificationTime", "deletionTimestamp", "extendedFileMetadata"})
 """Members of an action that differ between two exporters, or are the library's own."""
 _ACTION: Final = msgspec.json.Decoder(dict[str, dict[str, Any]])
+_REMOVAL: Final = frozenset({"path", "size", "partitionValues", "dataChange"})
+"""All that a commit says about a file that it removes."""
+_Said: TypeAlias = tuple[str, dict[str, Any]]
+"""The kind of an action, and its members that are compared."""
 _NOTHING: Final[Mapping[str, int]] = {}
 
 
@@ -199,6 +203,25 @@ class TableWriter:
                 self._opened(said.version).cleanup_metadata()
         return replace(catalog, mark=written)
 
+    def mark_unmarked(self, catalog: Catalog) -> Catalog:
+        """Mark a newest version that no mark names: its exporter was killed, or refused it.
+
+        First compare what its commit says about files with these and their manifests.
+
+        Raises:
+            ExportDamaged: the commit says something else, or more.
+            ExportUnavailable: the place cannot be read or written now.
+        """
+        assert catalog.version is not None
+        version = catalog.version.version
+        path, files = commit_path(version), {file.path: file for file in catalog.files}
+        content = self._place.read_named(path, "the table is at this version")
+        if hashlib.sha256(content).hexdigest() != catalog.commit:
+            raise ExportDamaged(path, Damage.CHANGED, "it changed while it was read")
+        if not all(self._fits(*said, files) for said in _actions_in(version, content)):
+            raise ExportDamaged(path, Damage.CHANGED, "it says what no exporter writes about files")
+        return self.mark(catalog)
+
     def check_newest(self, catalog: Catalog) -> None:
         """Check that the place still has the export, and that its mark is of no later version.
 
@@ -304,9 +327,17 @@ class TableWriter:
         content = self._place.read(path)
         if parse_version(said.version, content, None) != said:
             raise ExportDamaged(path, Damage.CHANGED, "it has another statement than was signed")
-        if not _has_exactly(actions, content, is_first=said.version == _CREATED_AT):
+        if _sorted(_actions_in(said.version, content)) != _sorted(map(_said_by, actions)):
             raise ExportDamaged(path, Damage.CHANGED, "it has other actions than were written")
         return replace(catalog, version=said, commit=hashlib.sha256(content).hexdigest())
+
+    def _fits(self, kind: str, said: Mapping[str, Any], files: Mapping[str, DataFile]) -> bool:
+        if kind == "remove":
+            return said.keys() == _REMOVAL
+        file = files.get(f"{EVENTS}/{said.get('path')}")
+        if kind != "add" or file is None:
+            return False
+        return (kind, said) == _said_by(self._added(file, is_new=said.get("dataChange") is True))
 
     def _checkpoint(self, version: int) -> dict[str, str]:
         """Make a checkpoint of a version; return its files with SHA-256."""
@@ -387,32 +418,35 @@ def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAct
     return RemoveAction(path.removeprefix(f"{EVENTS}/"), is_change, now_ms, size, values)
 
 
-def _has_exactly(
-    actions: Sequence[AddAction | RemoveAction], commit: bytes, *, is_first: bool
-) -> bool:
-    """Whether a commit adds and removes these files, with these statistics, and does no more."""
-    written: list[tuple[str, dict[str, Any]]] = []
-    for one in actions:
-        said: dict[str, Any] = {"path": one.path, "size": one.size}
-        said |= {"partitionValues": one.partition_values, "dataChange": one.data_change}
-        if isinstance(one, AddAction):
-            written.append(("add", said | {"stats": one.stats}))
-        else:
-            written.append(("remove", said))
-    beside = {"commitInfo", "txn", *(("protocol", "metaData") if is_first else ())}
+def _said_by(action: AddAction | RemoveAction) -> _Said:
+    """A written action in the form of ``_actions_in``."""
+    said: dict[str, Any] = {"path": action.path, "size": action.size}
+    said |= {"partitionValues": action.partition_values, "dataChange": action.data_change}
+    if isinstance(action, AddAction):
+        return "add", said | {"stats": action.stats}
+    return "remove", said
+
+
+def _actions_in(version: int, commit: bytes) -> list[_Said]:
+    """What a commit says about files; also the table's columns, unless it made the table.
+
+    Raises:
+        ExportDamaged: it has a line that is no action.
+    """
+    made = ("protocol", "metaData") if version == _CREATED_AT else ()
+    beside = {"commitInfo", "txn", *made}
     try:
         read = [_ACTION.decode(line) for line in commit.splitlines() if line.strip()]
-    except msgspec.ValidationError:
-        return False
-    found = [
+    except msgspec.ValidationError as error:
+        raise ExportDamaged(commit_path(version), Damage.CHANGED, str(error)) from error
+    return [
         (kind, {n: v for n, v in said.items() if v is not None and n not in _NOT_COMPARED})
         for line in read for kind, said in line.items() if kind not in beside
     ]  # fmt: skip
-    return sorted(found, key=_path_in) == sorted(written, key=_path_in)
 
 
-def _path_in(action: tuple[str, dict[str, Any]]) -> str:
-    return str(action[1].get("path"))
+def _sorted(actions: Iterable[_Said]) -> list[_Said]:
+    return sorted(actions, key=lambda action: str(action[1].get("path")))
 
 
 def _properties(said: TableVersion, text: str) -> CommitProperties:
