@@ -46,8 +46,8 @@ WRITER_CACHE_KIB: Final = 65_536
 READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
-_LONG_WAIT_S: Final = 3.0
-"""The longest that a long read waits for the WAL's truncation, which is tried once a second."""
+_PAUSE_S_MAX: Final = 3.0
+"""The longest pause after a long read for the WAL's truncation, which is tried once a second."""
 _STEPS_BETWEEN_LOOKS: Final = 1_000_000
 """Steps of SQLite's machine, a tenth of a second, between two looks at the time of a transaction
 with a bound: each look waits for its turn among the threads of Python."""
@@ -193,29 +193,30 @@ def library_errors() -> Iterator[None]:
 class SqliteReaders:
     """At most ``READERS_MAX`` connections that cannot write; ``READERS_KEPT`` of them stay open."""
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
+    def __init__(self, connect: Connect, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """``monotonic`` gives the seconds by which reads with a bound leave a pause."""
+        self._connect, self._monotonic = connect, monotonic
         self._free: list[sqlite3.Connection] = []
         self._in_use = 0
         self._closed = False
         self._changed = threading.Condition()
         self.long_may_begin = threading.Event()
-        """Clear while a truncation of the WAL waits for the reads that are under way."""
+        """Clear while a truncation of the WAL waits for reads, of this process or another."""
         self.long_may_begin.set()
 
     @contextmanager
     def transaction(self, seconds_max: float | None = None) -> Iterator[sqlite3.Cursor]:
         """A transaction that sees one snapshot and changes nothing, for ``seconds_max`` at most.
 
-        One with a bound may be long, so it waits a little where the WAL is to be truncated.
+        One with a bound may be long. While the WAL is to be truncated it leaves a pause behind it,
+        no longer than it took: so none pays for the reads of others.
 
         Raises:
             ReadTooLong: it took longer.
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """
-        if seconds_max is not None:
-            self.long_may_begin.wait(_LONG_WAIT_S)
+        began_s = self._monotonic()
         with library_errors():
             connection = self._take()
             try:
@@ -233,6 +234,9 @@ class SqliteReaders:
             finally:
                 connection.set_progress_handler(None, 0)
                 self._give_back(connection)
+                if seconds_max is not None:
+                    took_s = self._monotonic() - began_s
+                    self.long_may_begin.wait(min(took_s, _PAUSE_S_MAX))
 
     def close(self) -> None:
         """Close all connections, after the reads that are under way."""

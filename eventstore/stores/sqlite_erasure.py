@@ -5,7 +5,7 @@ Some time after an erasure a thread removes all contents that were erased by the
 That overwrites their keys, but a page as it was stays in the file until a checkpoint, and in the
 WAL until that room is used again. So the thread then moves the WAL into the file and truncates the
 WAL. It takes no more than moments between two commits, and tries again if a reader is in the way;
-until then the next long read waits, or one after the other would be in the way for ever.
+each long read then leaves a pause, or one after the other would be in the way for ever.
 
 SQLite uses free pages in the file again first. If they are a large part of the file, pages at its
 end move into them, some at a time, and the file becomes shorter; only in files that were made for

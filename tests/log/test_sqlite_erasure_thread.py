@@ -7,8 +7,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from eventstore.log.event_log import EventLog
 from eventstore.stores import sqlite_erasure
 from eventstore.stores.recorder_log import RecorderLog
-from eventstore.stores.sqlite_connections import connect, create_file
+from eventstore.stores.sqlite_connections import SqliteReaders, connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteStore
 from eventstore.stores.sqlite_sizes import wal_bytes
@@ -75,22 +75,41 @@ def test_a_reader_in_the_way_has_the_thread_try_again_by_itself_and_then_rest(
 @pytest.mark.usefixtures("passes")
 def test_long_reads_one_after_another_leave_the_wal_a_moment_to_be_truncated(path: Path) -> None:
     create_file(path)
-    with closing(SqliteStore(path, erased_within_s=0.0)) as store, ThreadPoolExecutor() as threads:
-        log, may_begin = RecorderLog(store), store._readers.long_may_begin
+    with closing(SqliteStore(path, erased_within_s=0.0)) as store:
+        log, readers, minutes = RecorderLog(store), store._readers, count(0, 60)
+        readers._monotonic = lambda: next(minutes)
         append(log, OWNER, message(b"one"))
         until(lambda: wal_bytes(path) > 0)
-
-        def size_as_it_begins() -> int:
-            with store.reading(60.0):
-                return wal_bytes(path)
-
         with store.reading(60.0) as session:
             assert session.rows("SELECT COUNT(*) FROM contents") == [(1,)]
             append(log, OWNER, removed([1], "id"))
-            until(lambda: not may_begin.is_set())
-            next_one = threads.submit(size_as_it_begins)
-        assert next_one.result() == 0
-        assert may_begin.is_set()
+            until(lambda: not readers.long_may_begin.is_set())
+        with store.reading(60.0):
+            assert wal_bytes(path) == 0
+        assert readers.long_may_begin.is_set()
+
+
+def test_a_read_leaves_no_longer_pause_than_it_took_and_waits_for_no_other(
+    path: Path, log: EventLog
+) -> None:
+    class Pauses(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return False
+
+    pauses: list[float | None] = []
+    now_s = 0.0
+    readers = SqliteReaders(lambda: connect(path), lambda: now_s)
+    readers.long_may_begin = Pauses()
+    for took_s in (0.0, 0.25, 15.0):
+        with readers.transaction(60.0) as cursor:
+            assert cursor.execute("SELECT COUNT(*) FROM contents").fetchone() == (1,)
+            now_s += took_s
+            assert len(pauses) == {0.0: 0, 0.25: 1, 15.0: 2}[took_s]
+    with readers.transaction():
+        now_s += 15
+    assert pauses == [0, 0.25, 3]
+    readers.close()
 
 
 @pytest.mark.usefixtures("log")
