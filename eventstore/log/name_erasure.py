@@ -10,9 +10,9 @@ A pass reads the rows in order and changes those that name an erased identity. I
 
 Of an identity that has come back, names leave the rows up to the end of its last erasure; only the
 row of a DID that was never let go and so speaks for it again keeps them. From a keylist that no
-longer has a key of this name, the name leaves all rows, in one transaction: between two, a row that
-added the key would have lost the name, and the row that removed it not yet. A DID that speaks for
-an account again after its own erasure counts as come back.
+longer has a key of this name, the name leaves all rows, in one transaction if they are no more than
+a thousand: between two, a row that added the key has lost the name, and the row that removed it not
+yet. A DID that speaks for an account again after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
