@@ -63,6 +63,14 @@ async def test_an_empty_answer_is_none(wallet: Wallet) -> None:
         await wallet.ping()
 
 
+async def test_a_question_of_no_type_has_no_expected_answer(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer("trust_ping", reply("ping_response"))
+    with pytest.raises(UnexpectedAnswer, match="came back for trust_ping"):
+        await wallet.request("trust_ping", "ping_response")
+
+
 async def test_an_http_refusal_is_raised_with_its_status(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
