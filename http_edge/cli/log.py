@@ -251,9 +251,11 @@ def gathered(
     for item in checking:
         if isinstance(item, last):
             summary = item
-        elif isinstance(item, finding):
-            count += 1
-            findings += [item] * (count <= KEPT_MAX)
+            continue
+        assert isinstance(item, finding)  # none is passed over
+        count += 1
+        if count <= KEPT_MAX:
+            findings.append(item)
     assert summary is not None
     return findings, count, summary
 

@@ -20,6 +20,7 @@ from eventstore.log.session import LogSession
 from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_log import SqliteStore
+from http_edge.cli.log import KEPT_MAX, gathered
 from http_edge.server.exits import Exit
 from tests.contract.conftest import log_url
 from tests.database_server import DatabaseServer, database_directory
@@ -350,3 +351,10 @@ def test_what_a_backup_has_in_its_wal_is_verified_with_its_index_and_never_left_
             assert (refused.code, refused.out) == (Exit.UNREACHABLE, "")
             assert "log.db-wal has rows" in refused.err
             assert "copy both files" in refused.err
+
+
+def test_all_findings_of_a_check_are_counted_and_none_is_passed_over() -> None:
+    findings = list(range(KEPT_MAX + 1))
+    assert gathered([*findings, "end"], int, str) == (findings[:-1], len(findings), "end")
+    with pytest.raises(AssertionError):
+        gathered([1, b"a finding of another check", "end"], int, str)
