@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -183,6 +184,13 @@ async def test_a_closed_client_opens_no_connection(mediator: ScriptedMediator) -
     await client.close()
     with pytest.raises(RuntimeError, match="is closed"):
         await client.health()
+
+
+async def test_a_session_given_to_a_client_stays_open(mediator: ScriptedMediator) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with MediatorClient(mediator.url, session=session) as client:
+            await client.health()
+        assert not session.closed
 
 
 @pytest.mark.parametrize("url", ["", "mediator.test", "ftp://mediator.test", "http://"])
