@@ -1,14 +1,11 @@
 """Errors of the event log: every one is a ``LogError``.
 
-``LogFull``, ``ReadTooLong``, ``ReadCancelled`` and ``LogDamaged`` are errors of the library too,
-because its recorders raise them, and may raise no others.
+Nothing is imported from the library here: every command imports these errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from eventsourcing.persistence import OperationalError
 
 
 class LogError(Exception):
@@ -58,7 +55,7 @@ class LogUnusable(LogUnavailable):
     """The database or its URL has to be corrected first: another try does not help."""
 
 
-class LogFull(LogUnavailable, OperationalError):
+class LogFull(LogUnavailable):
     """The disk of the log, or of its database's temporary files, has no room for the work."""
 
 
@@ -66,15 +63,15 @@ class RowsLeft(LogUnavailable):
     """Rows left the log for its archive while it was being checked; check it again."""
 
 
-class ReadTooLong(LogUnavailable, OperationalError):
+class ReadTooLong(LogUnavailable):
     """A read was ended, because it took longer than it may."""
 
 
-class ReadCancelled(LogUnavailable, OperationalError):
+class ReadCancelled(LogUnavailable):
     """A standby cancelled a long read, to follow its primary, which has removed rows since."""
 
 
-class LogDamaged(LogUnavailable, OperationalError):
+class LogDamaged(LogUnavailable):
     """The database cannot read its own file: bytes of it have changed, or are missing."""
 
 

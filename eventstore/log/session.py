@@ -14,7 +14,7 @@ from uuid import UUID
 from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.errors import LogError, LogUnavailable
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
@@ -99,7 +99,8 @@ class Store(Protocol):
     """A database that holds a log: the library's recorder, and transactions beside it.
 
     All methods raise the library's errors (``eventsourcing.persistence.PersistenceError`` and
-    its base), never those of the driver.
+    its base), or ``LogFull``, ``LogDamaged``, ``ReadTooLong`` and ``ReadCancelled``, never those of
+    the driver.
     """
 
     recorder: ApplicationRecorder
@@ -141,10 +142,8 @@ class Store(Protocol):
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Raise errors of the library, but those that are the log's too, as ``LogUnavailable``."""
+    """Raise errors of the library as ``LogUnavailable``."""
     try:
         yield
-    except LogError:
-        raise
     except EventSourcingError as error:
         raise LogUnavailable(f"{type(error).__name__}: {error}") from error

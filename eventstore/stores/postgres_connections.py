@@ -61,7 +61,7 @@ _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
 """A connection that answered within this time is not checked, unless it has unread data, as one has
 that the server has closed: a busy host would otherwise check it before each append."""
-_LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
+_KINDS: Final[Mapping[type[Error], type[Exception]]] = {
     psycopg.errors.DiskFull: LogFull,
     QueryCanceled: ReadTooLong,  # statements have a bound only where it is set
     SerializationFailure: ReadCancelled,  # only readings have an isolation level that has it
@@ -212,7 +212,8 @@ class PostgresConnections:
         """A connection in autocommit mode, for the time of the block.
 
         Raises:
-            PersistenceError: an error of the driver, as the library's error of that kind.
+            LogFull, ReadTooLong, ReadCancelled, PersistenceError: an error of the driver, as the
+                log's or the library's of that kind.
         """
         try:
             if self._pool.closed:
@@ -233,9 +234,7 @@ class PostgresConnections:
                 # that wait here for its lost standby keep their locks. A statement that was as long
                 # as it may be says nothing of its server.
                 self._pool.drain()
-            kind = next(
-                ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
-            )
+            kind = next(ours for theirs, ours in _KINDS.items() if isinstance(error, theirs))
             is_refused = isinstance(error, PoolTimeout) and self._refused
             raise kind(self._refused if is_refused else str(error)) from error
 

@@ -22,7 +22,14 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogFull, LogUnavailable, LogUnusable, NotComparable
+from eventstore.log.errors import (
+    LogFull,
+    LogUnavailable,
+    LogUnusable,
+    NotComparable,
+    ReadCancelled,
+    ReadTooLong,
+)
 from eventstore.log.event_log import (
     BYTES_ANY,
     ChangedRow,
@@ -117,7 +124,7 @@ class PostgresStore(Store):
                     make_tables(connection)
         except BaseException as error:
             self._connections.close()
-            if isinstance(error, EventSourcingError):
+            if isinstance(error, (EventSourcingError, LogFull, ReadCancelled, ReadTooLong)):
                 kind = LogFull if isinstance(error, LogFull) else LogUnavailable
                 kind = LogUnusable if needs_correction(error.__cause__) else kind
                 raise kind(f"PostgreSQL: {error}") from error

@@ -51,7 +51,7 @@ _PAUSE_S_MAX: Final = 3.0
 _STEPS_BETWEEN_LOOKS: Final = 1_000_000
 """Steps of SQLite's machine, a tenth of a second, between two looks at the time of a transaction
 with a bound: each look waits for its turn among the threads of Python."""
-_KINDS: Final[Mapping[int, type[OperationalError]]] = {
+_KINDS: Final[Mapping[int, type[Exception]]] = {
     sqlite3.SQLITE_FULL: LogFull,
     sqlite3.SQLITE_IOERR_SHMSIZE: LogFull,  # of the file ``-shm``, which also a reading makes
     sqlite3.SQLITE_INTERRUPT: ReadTooLong,
@@ -177,7 +177,7 @@ def _keep_all_text(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Raise errors of the driver as the library's."""
+    """Raise errors of the driver as the library's or the log's."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -213,6 +213,7 @@ class SqliteReaders:
 
         Raises:
             ReadTooLong: it took longer.
+            LogFull, LogDamaged: the read failed for this reason.
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """
@@ -342,7 +343,8 @@ class SqliteWriter:
 
         Raises:
             IntegrityError: a key is there already.
-            OperationalError: the store failed; the commit may have been under way.
+            LogFull, LogDamaged, OperationalError: the store failed; the commit may have been under
+                way.
         """
         with library_errors(), self._turn, closing(self.connection.cursor()) as cursor:
             changed = self.connection.total_changes

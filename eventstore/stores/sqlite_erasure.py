@@ -23,6 +23,8 @@ from typing import Final
 
 from eventsourcing.persistence import OperationalError
 
+from eventstore.log.errors import LogUnavailable
+
 WITHIN_S: Final = 30.0
 """From the first erasure until it leaves the tables and then the files.
 
@@ -121,7 +123,7 @@ class Erasure:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 self._give_back(connection)
                 is_done = self._truncated(connection)
-        except (OperationalError, sqlite3.Error) as error:
+        except (OperationalError, LogUnavailable, sqlite3.Error) as error:
             self._failed(error)
             self._long_may_begin.set()
             return False

@@ -295,6 +295,7 @@ def references() -> int:
 
 def test_a_removal_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [sqlite3.OperationalError("disk I/O error"), sqlite3.OperationalError("full")]
+    failures[1].sqlite_errorcode = sqlite3.SQLITE_FULL
 
     def remove(cursor: Cursor, positions: Sequence[int]) -> int:
         if failures:
