@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.opening import DatabaseExport, OpenedExport, Position
 from eventstore.parquet.schema import EVALUATED
 from projections.views import VIEWS
@@ -110,14 +111,21 @@ def event_rows(part: DatabaseExport, until: int) -> ds.Dataset:
 def recorded_ms(export: OpenedExport, until: Position) -> tuple[int | None, int | None]:
     """When the first and the last event up to a position were recorded, Unix milliseconds.
 
-    None if there are no events. Raises as ``event_rows``.
+    None if there are no events.
+
+    Raises:
+        ExportDamaged: as ``event_rows``.
+        ExportUnavailable: a file cannot be read now, or not decoded if its hash was not compared.
     """
     ends: list[int] = []
     for part, last in zip(export.parts, until, strict=True):
         wanted = ds.field("position") <= last
-        for batch in event_rows(part, last).to_batches(columns=["recorded_at"], filter=wanted):
-            if batch.num_rows:
-                ends += [end.value // 1000 for end in pc.min_max(batch.column(0)).values()]
+        try:
+            for batch in event_rows(part, last).to_batches(columns=["recorded_at"], filter=wanted):
+                if batch.num_rows:
+                    ends += [end.value // 1000 for end in pc.min_max(batch.column(0)).values()]
+        except (OSError, pa.ArrowException) as error:
+            raise ExportUnavailable(part.place.address(), str(error).strip()) from error
     return min(ends, default=None), max(ends, default=None)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -263,6 +264,33 @@ def test_a_manifest_that_its_key_did_not_sign_is_named(folder: Path, tmp_path: P
         assert (done.exit_code, manifest.name in done.output) == (4, True)
     finally:
         manifest.write_text(content)
+
+
+def _garbled(file: Path) -> None:
+    file.write_bytes(b"?" * file.stat().st_size)
+
+
+def _page_lost(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(b"\xff" * (len(content) // 2) + content[len(content) // 2 :])
+
+
+@pytest.mark.parametrize("change", [Path.unlink, _garbled, _page_lost])
+def test_a_file_whose_hash_is_not_compared_and_that_cannot_be_read_is_no_fault_of_the_program(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    export = tmp_path / "export"
+    shutil.copytree(folder / "export", export)
+
+    @contextmanager
+    def changed_meanwhile(*_: object, **__: object) -> Iterator[None]:
+        change(min((export / "events").rglob("*.parquet")))
+        yield
+
+    monkeypatch.setattr("projections.report.program.open_session", changed_meanwhile)
+    options = ["report", "--from", str(export), "--to", str(tmp_path / "to"), "--skip-hashes"]
+    done = CliRunner().invoke(projections, options)
+    assert (done.exit_code, f"be read or written now: local:{export}" in done.stderr) == (3, True)
 
 
 def test_a_time_that_is_none_is_a_usage_error(folder: Path, tmp_path: Path) -> None:
