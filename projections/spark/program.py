@@ -1,7 +1,7 @@
 """The parts that all Spark commands share: options, progress, errors and exit codes.
 
-A command is a click command in a module of its own (``<name>/program.py``), with the options of
-``session_options``, and does its work inside ``explaining()``.
+A command is a click command in a module of its own (``<name>.py`` or ``<name>/program.py``), with
+the options of ``session_options``, and does its work inside ``explaining()``.
 """
 
 from __future__ import annotations
