@@ -204,10 +204,13 @@ class Inbound:
         # Each further DID of a key is looked up like a further recipient.
         for _ in range(len(recipients) - 1 + sum(len(own) - 1 for own in found.dids.values())):
             charge_unproven(size_bytes)
-        forwarded = [
-            self._forwarding.forward(each, envelopes, command, found.dids) for each in recipients
-        ]
-        replies = [await forwarded[0]] if len(forwarded) == 1 else await asyncio.gather(*forwarded)
+        if len(recipients) == 1:
+            first, dids = recipients[0], found.dids
+            replies = [await self._forwarding.forward(first, envelopes, command, dids)]
+        else:
+            replies = await self._forwarding.forward_to_all(
+                recipients, envelopes, command, found.dids
+            )
         # The worst refusal decides the answer: a sender that tries again loses nothing.
         for each in replies:
             if isinstance(each, Refusal) and each not in _UNSAID:

@@ -8,6 +8,7 @@ corrects the edge. A forward to a key's name on the other curve finds the same o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -63,8 +64,7 @@ class Forwarding:
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
-        ``command`` is the key of the message in the log, ``dids`` as in ``messages.Forward``. By
-        ``command`` the owner of several names of a message knows a repetition, and stores it once.
+        ``command`` is the key of the message in the log, ``dids`` as in ``messages.Forward``.
         """
         reply = await self._forward(name, envelopes, command)
         if reply is not Refusal.KEY_UNKNOWN:
@@ -93,11 +93,57 @@ class Forwarding:
             self._owners[name] = found.owner_did
         return reply
 
+    async def forward_to_all(
+        self,
+        names: Sequence[str],
+        envelopes: QueueEnvelopes,
+        command: bytes,
+        dids: Mapping[str, Sequence[str]],
+    ) -> list[EnvelopeQueued | Refusal]:
+        """Queue envelopes for the owners of these names, once for each owner.
+
+        Return one reply for each owner, and one for each name without a known owner. Queued name by
+        name, an owner could refuse one name, whose share of its queue is full, and store the
+        envelopes under another: its sender would be refused what was stored, and send it again.
+        """
+        # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
+        # changed hands, its new owner would get nothing.
+        found = await asyncio.gather(*[self._find_key(name, command, dids) for name in names])
+        names_of: dict[str, list[str]] = {}
+        for name, owner in found:
+            if isinstance(owner, KeyOwner):
+                names_of.setdefault(owner.owner_did, []).append(name)
+        queued = await asyncio.gather(
+            *[self._queue_once(did, own, envelopes, command) for did, own in names_of.items()]
+        )
+        return [*queued, *(owner for _, owner in found if isinstance(owner, Refusal))]
+
+    async def _find_key(
+        self, name: str, command: bytes, dids: Mapping[str, Sequence[str]]
+    ) -> tuple[str, KeyOwner | Refusal]:
+        """Find the owner of a name or of another; return it with the name that it registered."""
+        for each in (name, *_others(name, dids)):
+            owner = await self._find(each, command)
+            if owner is not Refusal.KEY_UNKNOWN:
+                return each, owner
+        return name, Refusal.KEY_UNKNOWN
+
     async def _find(self, name: str, command: bytes) -> KeyOwner | Refusal:
         """Find the owner of a name; refused for the disk no later than its queue would refuse."""
         return await self._identities.ask(
             key_target(name), FindKeyOwner(), command, KeyOwner, adds=True
         )
+
+    async def _queue_once(
+        self, did: str, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes
+    ) -> EnvelopeQueued | Refusal:
+        """Queue envelopes for one owner, under the first of the names that is in its keylist."""
+        reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
+        for name in names:
+            reply = await self.queue(did, name, envelopes, command)
+            if reply is not Refusal.KEY_UNKNOWN:
+                break
+        return reply
 
     async def queue(
         self, did: str, name: str, envelopes: QueueEnvelopes, command: bytes

@@ -106,6 +106,27 @@ async def test_an_envelope_for_several_keys_of_one_wallet_is_stored_once(
     assert await carol.drained() == ["to both"]
 
 
+SHARES = {"limits": {"queue_messages_max": 4, "queue_sender_share_max": 0.5}}
+
+
+@pytest.mark.parametrize("settings", [SHARES])
+async def test_what_is_refused_for_one_of_several_keys_of_a_wallet_is_not_stored_under_another(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one", "two")
+    second = await bob.wallet.new_recipient()
+    to = [base58(bob.key), base58(second.key.public)]
+    packed = [forwarded(to, orjson.loads(envelope_of(bob.key, "three"))) for _ in range(2)]
+    for body in packed:
+        refused = await network.post(body)
+        assert (refused.status, refused.json) == (429, {"error": "queue-full"})
+    picked = await bob.wallet.fetch()
+    assert bob.texts(picked) == ["one", "two"]
+    await bob.wallet.received(ids(picked))
+    assert (await network.post(packed[0])).status == 202
+    assert await bob.drained() == ["three"]
+
+
 @pytest.mark.parametrize("shape", ["list", "envelope"])
 async def test_each_of_several_is_found_by_a_name_of_its_key_on_the_other_curve(
     network: WalletNetwork, bob: Bob, shape: str

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -9,12 +10,16 @@ from base58 import b58encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.core.commands import QueueEnvelopes
+from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Forward
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
 from http_edge.didcomm.envelopes.v1.forward import read_forward
+from http_edge.didcomm.protocols.keylists import KeyChanges
+from tests.unit.didcomm.accounts import COMMAND, OLD_NAME, mediator_of
 from tests.unit.didcomm.requests import ALICE, BOB, OLD, message
 
 KIND = "routing/1.0/forward"
@@ -196,3 +201,16 @@ _JSON = st.recursive(
 def test_whatever_is_sent_is_read_or_refused(to: object, msg: object) -> None:
     forward = read(to, msg)
     assert forward is None or all(canonical_name(name) == name for name in forward.recipients)
+
+
+async def test_envelopes_go_once_to_an_owner_of_several_of_their_names(tmp_path: Path) -> None:
+    async with mediator_of(tmp_path) as mediator:
+        account = await mediator.owner(OLD_NAME) or ""
+        await mediator.keylists.change(account, COMMAND, KeyChanges([B], [], frozenset()))
+        before, names = mediator.count(QueueEnvelopes), [OLD_NAME, B, "did:example:unknown"]
+        envelopes = QueueEnvelopes("", [PACKED], 1)
+        replies = await mediator.forwarding.forward_to_all(names, envelopes, b"m" * 16, {})
+        assert len(replies) == 2
+        assert Refusal.KEY_UNKNOWN in replies
+        assert mediator.count(QueueEnvelopes) == before + 1
+        assert await mediator.waiting(account) == 2
