@@ -124,12 +124,18 @@ Fetched: TypeAlias = Callable[[str], AgentDocument | Fetch | None]
 """Returns a DID's fetched document, or what keeps it from being known. Called in threads."""
 
 
+def is_remembered(text: str) -> bool:
+    """Say whether what follows from a DID or a key id is cached.
+
+    Not from a long one, nor from one that is not ASCII and so no DID: a stranger can make up any
+    number of them.
+    """
+    return len(text) <= _REMEMBERED_CHARS_MAX and text.isascii()
+
+
 def resolve_document(did: str) -> AgentDocument | None:
     """Return the document that a DID contains, or None."""
-    # Long texts, and those that are not ASCII and so no DIDs, are not cached: a stranger can make
-    # up any number of them.
-    is_remembered = len(did) <= _REMEMBERED_CHARS_MAX and did.isascii()
-    return (_remembered_document if is_remembered else _document)(did)
+    return (_remembered_document if is_remembered(did) else _document)(did)
 
 
 def _document(did: str) -> AgentDocument | None:

@@ -6,6 +6,7 @@ X25519, which nearly every agent has; OpenSSL computes the NIST curves.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
 from typing import Final
@@ -25,6 +26,8 @@ from http_edge.didcomm.envelopes.public_keys import (
 
 _SECRETS_MAX: Final = 8192
 """Remembered static secrets, one for each correspondent, some 400 bytes each."""
+_HEADS_MAX: Final = 1024
+"""Remembered heads of key derivations, one for each sender, at most 10 KiB each."""
 _ONE_ROUND: Final = (1).to_bytes(4, "big")
 _KEY_BITS: Final = (256).to_bytes(4, "big")
 
@@ -107,11 +110,14 @@ def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: b
     ``shared`` is Ze, or Ze and Zs; ``tag`` is the content's tag for ECDH-1PU, else empty: only in
     ECDH-1PU the tag and its length are part of the derivation.
     """
-    in_kdf = _sized(tag) if tag else b""
-    parts = (_ONE_ROUND, shared, _sized(algorithm), _sized(apu), _sized(apv), _KEY_BITS, in_kdf)
-    return sha256(b"".join(parts)).digest()
+    head = _head(algorithm, apu, len(apv))
+    in_kdf = len(tag).to_bytes(4, "big") + tag if tag else b""
+    return sha256(b"".join((_ONE_ROUND, shared, head, apv, _KEY_BITS, in_kdf))).digest()
 
 
-def _sized(part: bytes) -> bytes:
-    """Return a part of the derivation's input behind its length."""
-    return len(part).to_bytes(4, "big") + part
+@lru_cache(_HEADS_MAX)
+def _head(algorithm: bytes, apu: bytes, apv_bytes: int) -> bytes:
+    """Return the input between the secret and ``apv``, the same for every message of a sender."""
+    length = int.to_bytes
+    parts = [length(len(algorithm), 4, "big"), algorithm, length(len(apu), 4, "big"), apu]
+    return b"".join([*parts, length(apv_bytes, 4, "big")])

@@ -42,6 +42,7 @@ from http_edge.didcomm.envelopes.public_keys import (
     write_jwk,
     write_multibase,
 )
+from http_edge.didcomm.envelopes.v2 import envelope
 from http_edge.didcomm.envelopes.v2.version import V2
 from tests.kept_memory import bytes_kept, made_up
 from tests.unit.didcomm.v2_mediator import OTHER, OURS, OWN
@@ -391,6 +392,7 @@ def test_of_long_dids_key_ids_and_types_nothing_is_remembered(made_up: str) -> N
     assert bytes_kept(read_type, made_up * 5) < 32
     assert resolve_document(f"did:peer:2.{made_up}") is None
     assert bytes_kept(lambda text: resolve_document(f"did:peer:2.{text}"), made_up) < 32
+    assert bytes_kept(lambda text: envelope._hash_of([text]), made_up) < 32
     version = V2(OWN)
     assert bytes_kept(lambda text: version._sender(f"did:peer:2.{text}#key"), made_up) < 32
 
@@ -400,6 +402,9 @@ def test_a_did_that_names_the_did_of_its_mediator_is_remembered() -> None:
     service: Json = {"id": "#s", "type": "DIDCommMessaging", "serviceEndpoint": endpoint}
     dids = OwnDids(OTHER, [service])
     assert resolve_document(dids.peer2) is resolve_document(dids.peer2) is not None
+    own, version = dids.by_kid.get(dids.peer2), V2(OWN)
+    assert own is not None
+    assert version._sender(own.agreement_kid) is version._sender(own.agreement_kid) is not None
 
 
 def test_of_the_keys_of_a_document_the_first_on_x25519_is_encrypted_to_else_the_first() -> None:

@@ -10,6 +10,7 @@ Cheap checks come first: an envelope that is not for us costs no key agreement.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
@@ -40,6 +41,9 @@ KID_CHARS_MAX: Final = 4608
 """A key id is a DID of at most 4,096 characters and a fragment."""
 _ANONCRYPT: Final = "ECDH-ES+A256KW"
 _AUTHCRYPT: Final = "ECDH-1PU+A256KW"
+_HASHES_MAX: Final = 4096
+_HASHED_CHARS_MAX: Final = 512
+"""Key ids up to this length, including those of our did:peer:2, have their hash remembered."""
 
 
 class Recipient(NamedTuple):
@@ -120,7 +124,7 @@ def parsed(value: Json) -> Sealed | None:
     # None of these is supported.
     if any(each is not None for each in (header.crit, header.zip, envelope.aad)):
         return None
-    # An anonymous message needs no ``apu``; that of any other is a key id.
+    # An anonymous message needs no ``apu``, and the cached key derivation would be as long.
     if len(apu) > KID_CHARS_MAX:
         return None
     if not 0 < len(kids) <= RECIPIENTS_MAX or max(map(len, kids)) > KID_CHARS_MAX:
@@ -230,4 +234,11 @@ def _sender_kid(header: _Protected, apu: bytes) -> str:
 
 def _hash_of(kids: Sequence[str]) -> bytes:
     """Return the required ``apv``: the hash of the key ids, sorted bytewise."""
+    if len(kids) == 1 and len(kids[0]) <= _HASHED_CHARS_MAX and kids[0].isascii():
+        return _hash_of_one(kids[0])
     return sha256(b".".join(sorted(kid.encode() for kid in kids))).digest()
+
+
+@lru_cache(_HASHES_MAX)
+def _hash_of_one(kid: str) -> bytes:
+    return sha256(kid.encode()).digest()

@@ -8,6 +8,7 @@ signature alone proves the author, but not the recipient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -18,7 +19,9 @@ from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
     SeenDids,
+    is_remembered,
     is_short,
+    resolve_document,
 )
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import DID_KEY, did_key
@@ -57,6 +60,8 @@ MEDIA_TYPES: Final = frozenset(
     }
 )
 """The media types that agents give an envelope."""
+_SENDERS_MAX: Final = 2048
+"""Senders' key ids remembered with their document, most of them 2 KiB each."""
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
@@ -273,7 +278,10 @@ class V2:
 
     def _sender(self, kid: str) -> _Sender | None:
         """Return the sender with this key id, if its DID is known and lists it for agreement."""
-        keys = self.seen.resolve(kid.partition("#")[0])
+        did = kid.partition("#")[0]
+        if not did.startswith(FETCHED) and not is_short(did):
+            return (_remembered_carried if is_remembered(kid) else _carried)(kid)
+        keys = self.seen.resolve(did)
         return None if keys is None else _sender(kid, keys)
 
     def _signed(self, opened: _Opened) -> _Opened | None:
@@ -298,6 +306,16 @@ def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount |
     """
     sender = _sender(kid, keys)
     return None if sender is None else _account(sender, own_did)
+
+
+def _carried(kid: str) -> _Sender | None:
+    """Return the sender with this key id, if its DID contains its document."""
+    did = kid.partition("#")[0]
+    keys = resolve_document(did)
+    return None if keys is None else _sender(kid, keys)
+
+
+_remembered_carried: Final = lru_cache(_SENDERS_MAX)(_carried)
 
 
 def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
