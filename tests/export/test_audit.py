@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ from eventstore.log.events import SEAL_TYPE, QueuePolicySet
 from eventstore.log.proof import ProvenMessage, check_proof
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
+from eventstore.parquet.audit import sealed
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import (
     FROM_QUEUED,
@@ -44,7 +47,7 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
 from tests.export.forging import TRUSTED, SampleExport, exporter_of_sample, with_value
-from tests.export.samples import SIGNED_BY, export_all, registered, without_table
+from tests.export.samples import SIGNED_BY, Growing, export_all, registered, without_table
 from tests.export.test_earlier_release import EXPORTS, golden
 from tests.export.test_proofs import lives_in
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR
@@ -185,6 +188,35 @@ def test_the_contents_of_an_identity_are_in_memory_a_page_at_a_time(
             tracemalloc.stop()
     assert [day["count"] for day in records.traffic] == [200]
     assert peak_bytes < 200 * len(content) / 3
+
+
+def test_no_more_than_two_groups_of_rows_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {**PARQUET_OPTIONS, "row_group_size": 10}
+    monkeypatch.setattr("eventstore.parquet.write.commit.PARQUET_OPTIONS", small)
+    with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
+        Growing(log).grow(20)
+        export_all(log, open_place(str(tmp_path / "export")), Bounds())
+    [export] = open_exports(str(tmp_path / "export"), SIGNED_BY).parts
+    tables: list[weakref.ref[pa.Table]] = []
+    others: list[int] = []
+    chunk_of, read_group = sealed._chunk_of, pq.ParquetFile.read_row_group
+
+    def counted(table: pa.Table) -> sealed._Chunk:
+        tables.append(weakref.ref(table))
+        return chunk_of(table)
+
+    def noted(*arguments: Any, **options: Any) -> pa.Table:
+        others.append(sum(table() is not None for table in tables))
+        return read_group(*arguments, **options)
+
+    monkeypatch.setattr(sealed, "_chunk_of", counted)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    with sealed.SealedRows(export.place, export.catalog) as rows:
+        for position in range(1, export.catalog.last + 1):
+            rows.at(position)
+    assert others == [0] + [1] * 9
 
 
 def test_a_flipped_bit_in_a_data_file_is_no_other_answer(sample: SampleExport) -> None:

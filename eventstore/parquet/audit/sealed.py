@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, Self
 
@@ -195,7 +195,7 @@ class _ManifestRows:
 
     def __init__(self, place: ExportPlace, manifest: Manifest, *, is_hashed: bool) -> None:
         self._manifest = manifest
-        self._chunk = lru_cache(_CHUNKS_KEPT)(self._read_chunk)
+        self._read: dict[int, _Chunk] = {}  # the one used last is the last
         self._close = ExitStack()
         self._files = [self._open(place, file, is_hashed=is_hashed) for file in manifest.files]
         groups = [
@@ -216,7 +216,7 @@ class _ManifestRows:
     def close(self) -> None:
         """Close the files, and forget what was read."""
         self._close.close()
-        self._chunk.cache_clear()
+        self._read.clear()
 
     def around(self, position: int) -> _Window:
         """Read the transaction around a position, without proving it."""
@@ -241,6 +241,15 @@ class _ManifestRows:
         file = next((f for f in self._manifest.files if f.first <= at <= f.last), None)
         path = file.path if file else self._manifest.path
         return _Window(chunk.table, begin, seal, at, self._seals[first] + found, path)
+
+    def _chunk(self, number: int) -> _Chunk:
+        found = self._read.pop(number, None)
+        if found is None:
+            while len(self._read) >= _CHUNKS_KEPT:  # before another one is in memory
+                del self._read[next(iter(self._read))]
+            found = self._read_chunk(number)
+        self._read[number] = found
+        return found
 
     def _read_chunk(self, number: int) -> _Chunk:
         tables = [
