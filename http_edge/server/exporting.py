@@ -212,7 +212,6 @@ class ContinuousExport:
         self._is_behind = True  # so it stays if this fails
         self._reporter.on_log(log.position())
         step = exporter.step()
-        self._fault, self._wait_s = "", _RETRY_S_MIN
         if step is not None:
             self._reporter.on_step(step.last)
             self._on_step(step)
@@ -222,6 +221,7 @@ class ContinuousExport:
         if not self._is_behind:
             self._publish(log, exporter.head_note)
             self._step_at_s += self._settings.export.lag_s_max
+        self._fault, self._wait_s = "", _RETRY_S_MIN
 
     def _show(self, catalog: Catalog) -> None:
         """Show that all is exported, if it is, and which files could not be rewritten."""

@@ -312,6 +312,36 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
     }
 
 
+def test_a_step_that_cannot_be_reported_is_one_fault_and_is_waited_for_longer_each_time(
+    settings: Settings, log: EventLog
+) -> None:
+    growing, faults, waits = Growing(log), list[Exception](), list[float]()
+    growing.grow()
+    export = settings.export.model_copy(update={"retry_s_max": 5.0})
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return self.is_set()
+
+    stopping = Waits()
+
+    def on_full_disk(step: Exported) -> None:
+        growing.grow()
+        if step.last >= 25:
+            stopping.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ContinuousExport(
+        settings.model_copy(update={"export": export}),
+        ExportReporter(None, lambda: NOW_MS),
+        on_step=on_full_disk,
+        on_fault=faults.append,
+    ).run(stopping)
+    assert [str(fault) for fault in faults] == ["[Errno 28] No space left on device"]
+    assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
+
+
 def test_a_place_that_cannot_be_locked_is_a_fault_with_its_reason_and_no_other_exporters(
     settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
