@@ -211,6 +211,24 @@ def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
     assert findings(place) == []
 
 
+def test_a_pruning_says_when_it_was_signed_however_long_it_took(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    read_ids(played(sqlite_log, 150))
+    leave(sqlite_log, place)
+    now_ms = began_ms = LATER_MS
+
+    def pass_time() -> None:
+        nonlocal now_ms
+        now_ms += 1_000
+
+    with closing(exporter(sqlite_log, place, clock=lambda: now_ms)) as export:
+        assert export.prune(LATER_MS, plan, pass_time) > 0
+        pruned = export.catalog.pruned
+    assert pruned is not None
+    assert began_ms < now_ms == pruned.at_ms
+
+
 def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,10 +302,12 @@ class Exporter:
         Raises as ``step``, and whatever ``plan`` raises.
         """
         self.sweep(self._times.replaced_kept_s)
-        seam, at_ms = seam_position(self._log), self._clock()
+        seam = seam_position(self._log)
         left = [s for s in self._catalog.statements if s.manifest.last <= seam]
         rewriting = self._rewriting()._replace(after_part=partial(self._between, after_part))
-        found = prune(rewriting, left, plan, until_ms=until_ms, at_ms=at_ms, bounds=self._bounds)
+        found = prune(
+            rewriting, left, plan, until_ms=until_ms, clock=self._clock, bounds=self._bounds
+        )
         if found is None:
             return 0
         self._replace(found[0])

@@ -31,6 +31,7 @@ from eventstore.parquet.write.commit import files_by_day, write_data
 from eventstore.parquet.write.compaction import Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.step import Bounds
+from eventstore.parquet.write.table import Clock
 from eventstore.parquet.write.tree import require_tiles
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -66,7 +67,7 @@ def prune(
     plan: Plan,
     *,
     until_ms: int,
-    at_ms: int,
+    clock: Clock,
     bounds: Bounds,
 ) -> tuple[Statement, int] | None:
     """Write the rows that stay of the old manifests, and the manifest that replaces these.
@@ -76,7 +77,7 @@ def prune(
         statements: the first manifests, whose rows have left the log.
         plan: finds the rows that leave.
         until_ms: only manifests whose rows were all recorded by then are replaced, Unix ms.
-        at_ms: now, Unix milliseconds.
+        clock: gives Unix milliseconds.
         bounds: for the rows of a file.
 
     Returns:
@@ -105,7 +106,7 @@ def prune(
     pruned = Pruned(
         rows=rows + (before.rows if before else 0),
         recorded_until_ms=recorded_until_ms,
-        at_ms=at_ms,
+        at_ms=clock(),
     )
     written = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
     return written, rows
