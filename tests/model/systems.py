@@ -467,5 +467,6 @@ class HostSystem(System):
             HOST_LIMITS,
             secret=b"secret",
             clock=lambda: self.now_ms,
+            uptime_s=lambda: self.now_ms / 1_000,  # no transaction is late, on no machine
             new_id=lambda: next(self._ids),
         )

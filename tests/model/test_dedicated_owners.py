@@ -99,6 +99,7 @@ class Owners:
             HostLimits(snapshot_after_events=3),
             secret=b"secret",
             clock=lambda: NOW_MS,
+            uptime_s=lambda: NOW_MS / 1_000,
             new_id=lambda: f"id-{next(self._numbers)}",
             is_placed=True,
         )

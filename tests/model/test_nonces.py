@@ -76,6 +76,7 @@ class NonceMachine(RuleBasedStateMachine):
             HostLimits(timestamp_window_ms=self.window_ms, unproven_nonces_max=6),
             secret=b"secret",
             clock=lambda: self.host_ms[which],
+            uptime_s=lambda: self.host_ms[which] / 1_000,
             new_id=lambda: next(self.ids),
         )
         made.ownership.assign([SHARD])
@@ -217,6 +218,7 @@ def start_another_node(machine: NonceMachine) -> None:
             HostLimits(timestamp_window_ms=WINDOW_MS // 10),
             secret=b"secret",
             clock=lambda: machine.host_ms[1],
+            uptime_s=lambda: machine.host_ms[1] / 1_000,
             new_id=lambda: next(machine.ids),
         )
         node.ownership.assign(["shard-1"])
