@@ -66,7 +66,7 @@ COUNTED_SENDER_BYTES: Final = 300
 REMEMBERED_BYTES: Final = 330
 """Of a message that a live mode remembers: its id, and its part of a set that is nearly sparse."""
 LEASE_SLOT_BYTES: Final = 320
-"""Of a lease of its own session, with its part of a table that is nearly sparse; three such places
+"""Of a lease of its own session, with its part of a table that is nearly sparse; three such slots
 are for what its identity takes, and each DID of 128 characters takes one more."""
 WORK_BYTES: Final = 10 * KIB
 """At most of one unit of work (``actors.core.cost``)."""
