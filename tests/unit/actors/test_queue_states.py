@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations
 from typing import Final
 
 import pytest
@@ -21,6 +22,7 @@ from actors.core.commands import (
     SetQueuePolicy,
 )
 from actors.core.decision import Accepted, DeliveryRefs
+from actors.core.leases import HELD_BACK, Lease
 from actors.core.message_queue import lapsed_messages
 from actors.core.replies import QueueState
 from eventstore.log.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
@@ -107,13 +109,13 @@ def test_a_queue_stands_as_one_would_count(
 ) -> None:
     me = both(with_decentrl=with_decentrl)
     history: list[Event] = []
-    for command, pause_ms in steps:
+    for number, (command, pause_ms) in enumerate(steps):
         me.now_ms += pause_ms
         expired = lapsed_messages(me.state, context(me.now_ms))
         if expired is not None:
             history.append(expired)
             me.record(expired)
-        decision = me.do(command)
+        decision = me.do(command, command=bytes([number]) * 16)  # no repeat of one before
         history += decision.events if isinstance(decision, Accepted) else []
         for key in (None, "", *KEYS):
             assert figures(me.standing(QueryQueue(key))) == recounted(me, history, key)
@@ -123,3 +125,23 @@ def test_a_queue_stands_as_one_would_count(
             key = command.recipient_key if isinstance(command, DeliverMessages) else None
             if isinstance(said, QueueState):
                 assert said == me.standing(QueryQueue(key))
+
+
+FOUR: Final = range(4)
+
+
+@pytest.mark.parametrize("gone", [*chain(*(combinations(FOUR, count) for count in range(5)))])
+def test_a_removal_says_how_the_queue_stands_from_then_on(gone: tuple[int, ...]) -> None:
+    """Whatever it takes, from either end, and whether that was leased, delayed or neither."""
+    me = both(with_decentrl=True)
+    for size in FOUR:
+        me.now_ms += 1_000
+        me.do(QueueEnvelopes(KEYS[size % 2], [bytes(1 << size)]), command=bytes([size]) * 16)
+    ids = list(me.state.envelopes)
+    me.do(delivery("phone", message_ids=[ids[0], ids[2]]))
+    me.leases[ids[1]] = Lease(HELD_BACK, me.now_ms + 60_000)
+    me.now_ms += 1_000
+    removed = me.do(RemoveMessages([ids[number] for number in gone], "acknowledged"))
+    assert isinstance(removed, Accepted)
+    assert removed.reply == me.standing(QueryQueue())
+    assert list(me.state.envelopes) == [ids[number] for number in FOUR if number not in gone]
