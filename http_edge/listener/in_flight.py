@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
@@ -57,21 +57,14 @@ class InFlight:
         held = self._requests_of[address]
         return may_take(held, self._limits.commands_in_flight_max - self.requests)
 
-    @contextmanager
     def request_of(
         self, connection: Connection | None = None, body_bytes: int = 0, address: str = ""
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Count a request of this connection that is in progress within the block.
 
         It counts for ``address`` as well, unless that is empty: it has no rate, and no share.
         """
-        self.count(address, 1)
-        token = _CURRENT.set(_Current(self, connection, body_bytes, address))
-        try:
-            yield
-        finally:
-            _CURRENT.reset(token)
-            self.count(address, -1)
+        return _Current(self, connection, body_bytes, address)
 
     def count(self, address: str, requests: int) -> None:
         """Count so many requests of an address more, or less, as in progress."""
@@ -117,10 +110,20 @@ class InFlight:
 
 
 class _Current(NamedTuple):
+    """A request that counts within the block; as a generator it would cost each 1 % of its time."""
+
     in_flight: InFlight
     connection: Connection | None
     body_bytes: int
     address: str
+
+    def __enter__(self) -> None:
+        self.in_flight.count(self.address, 1)
+        _CURRENT.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.set(None)
+        self.in_flight.count(self.address, -1)
 
 
 _CURRENT: Final[ContextVar[_Current | None]] = ContextVar("in_flight", default=None)
