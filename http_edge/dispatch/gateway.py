@@ -242,24 +242,22 @@ class Gateway:
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
         while True:
-            host, page = owner(), None
+            host = owner()
             if host is not None:
                 try:
-                    page = await self._read_at(host, read, is_owing)
+                    return await self._read_at(host, read, is_owing) or UNAVAILABLE
                 except HostNotReached:
                     pass
                 except HostUnavailable:
                     return UNAVAILABLE
-            if page is not None:
-                return page or UNAVAILABLE
             asks_again = host is not None
             if not await self._wait_until(another_than(host), ends_at, asks_again=asks_again):
                 return UNAVAILABLE
 
     async def _read_at(
         self, host: str, read: Read, is_owing: Callable[[], bool]
-    ) -> memoryview | Refused | None:
-        """Read a page at this host; return None if it does not own the identity.
+    ) -> memoryview | Refused:
+        """Read a page at this host; empty if the host cannot read it.
 
         Reads leave three quarters of the slots of all requests for other hosts, if there are any,
         and those of histories half of the rest for others.
