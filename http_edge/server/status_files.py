@@ -378,7 +378,8 @@ def archive_figures_by_database(settings: Settings, now_ms: int) -> Sequence[dic
 def publish_away(data_dir: Path, away: Mapping[int, str]) -> None:
     """Publish to the edges of this machine why each of these databases is not served.
 
-    It was away at the start, or was found wrong. Edges look for no hosts in it.
+    It was away at the start, or was found wrong. Edges look for no hosts in it, and keep those that
+    they have found.
     """
     publish(data_dir / _AWAY, msgspec.json.encode(away))
 
