@@ -47,7 +47,7 @@ from http_edge.dispatch.routes import Routes
 from http_edge.server.address import listen
 from http_edge.server.edge import Edge
 from http_edge.server.hosts import placement_of
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
 _DECODER = msgspec.msgpack.Decoder(list[Submission])
@@ -105,7 +105,8 @@ async def serve(settings: Settings) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     host = EchoHost()
     listener = listen(settings.listen)
-    settings = settings.bound_to(listener.getsockname()[1], 0)
+    _, operators_port = split_listen(settings.operators.listen)
+    settings = settings.bound_to(listener.getsockname()[1], operators_port)
     routes = Routes.fixed(placement_of(settings))
     keys = load_or_create(settings.keys_path)
     edge = Edge("echo", settings, keys, lambda _: host, routes=routes)
