@@ -41,7 +41,7 @@ from actors.host.owned_partition import OwnedPartition
 from actors.host.stored_states import read_identities, read_identity, snapshot_of
 from eventstore.log.codec import encode
 from eventstore.log.errors import LogError
-from eventstore.log.event_log import DueSnapshot, EventLog, Listed, QueueDepth
+from eventstore.log.event_log import Changed, DueSnapshot, EventLog, Listed, QueueDepth
 from eventstore.log.events import Event
 from eventstore.log.streams import identity_stream
 
@@ -77,6 +77,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
     """Versions of waiting records whose content was found to be missing."""
     damaged: set[int] = set()
     """Versions of records that were left out of a page since the host last looked."""
+    stored_oldest_ms: int | None = None
+    stored_rest: tuple[object, ...] = ()
+    """The fields of ``depth``, apart from sizes, that the log has; a failed append drops them."""
     unlisted: int = 0
     """The version of the erasure whose saved events were found to be on no list any more."""
 
@@ -142,8 +145,14 @@ class CachedIdentity(msgspec.Struct, gc=True):
         oldest_ms = None if oldest is None else oldest.at_ms
         did = "" if state.is_erased else self.did
         outbound = state.connection is not None and bool(state.connection.endpoint)
+        due = due_times(state)
+        rest = (did, outbound, *due)
+        changed = Changed.SIZE if oldest_ms == self.stored_oldest_ms else Changed.OLDEST
+        if rest != self.stored_rest:
+            changed = Changed.ANYTHING
+        self.stored_oldest_ms, self.stored_rest = oldest_ms, rest
         size = len(state.messages), state.queue_bytes
-        return QueueDepth(self.stream, *size, oldest_ms, did, outbound, *due_times(state))
+        return QueueDepth(self.stream, *size, oldest_ms, did, outbound, *due, changed)
 
 
 Record: TypeAlias = Callable[[CachedIdentity, Sequence[Event]], None]

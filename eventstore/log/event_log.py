@@ -116,6 +116,14 @@ class DueSnapshot(NamedTuple):
     seal: SealPlace
 
 
+class Changed(Enum):
+    """Which fields of a queue depth differ from the stored ones; the size always may."""
+
+    SIZE = "messages, bytes"
+    OLDEST = "oldest_at_ms"
+    ANYTHING = "anything"
+
+
 class QueueDepth(msgspec.Struct, frozen=True):
     """The size of one identity's queue; ``oldest_at_ms`` is None for an empty queue.
 
@@ -136,6 +144,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     registered_until_ms: int | None = None
     idle_since_ms: int | None = None
     published_since_ms: int | None = None
+    changed: Changed = Changed.ANYTHING
 
 
 class Listed(Enum):

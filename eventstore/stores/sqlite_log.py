@@ -24,6 +24,7 @@ from eventstore.log.errors import CorruptRow, LogDamaged, LogFull, LogUnavailabl
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
     BYTES_ANY,
+    Changed,
     ChangedRow,
     LogRow,
     QueueDepth,
@@ -75,15 +76,12 @@ _PREDECESSOR: Final = (
     "SELECT 1 FROM stored_events WHERE originator_id = ? AND originator_version = ?"
     " AND substr(state, -32) = ?"
 )
-_SAME: Final = " AND ".join(f"{name} IS ?" for name in queue_depths.COLUMNS[4:])
-_RESIZE: Final = (
-    "UPDATE queue_depths SET messages = ?, bytes = ?"  # noqa: S608 - own text
-    f" WHERE stream = ? AND oldest_at_ms IS ? AND {_SAME}"
-)
-_SET_OLDEST: Final = (
-    "UPDATE queue_depths SET messages = ?, bytes = ?, oldest_at_ms = ?"  # noqa: S608 - own text
-    f" WHERE stream = ? AND {_SAME}"
-)
+_RESIZE: Final = {
+    Changed.SIZE: "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ?",
+    Changed.OLDEST: (
+        "UPDATE queue_depths SET messages = ?, bytes = ?, oldest_at_ms = ? WHERE stream = ?"
+    ),
+}
 
 
 def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool = False) -> Store:
@@ -284,18 +282,11 @@ def _require_predecessors(
 
 
 def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
-    """Save depths, each by the statement that names the fewest columns.
-
-    SQLite rewrites every index that has a column named in the statement, changed or not.
-    """
-    others: list[QueueDepth] = []
-    for depth in depths:
-        stream, messages, size_bytes, oldest_at_ms, *rest = queue_depths.row_of(depth)
-        resized = (messages, size_bytes, stream, oldest_at_ms, *rest)
-        if session.changed(_RESIZE, resized):
-            continue
-        if not session.changed(_SET_OLDEST, (messages, size_bytes, oldest_at_ms, stream, *rest)):
-            others.append(depth)
+    others = [depth for depth in depths if depth.changed is Changed.ANYTHING]
+    for changed in _RESIZE:
+        some = [depth for depth in depths if depth.changed is changed]
+        if some and not session.resized(changed, some):
+            others += some
     if others:
         queue_depths.save(session, others)
         # The row of an erased identity loses its name: the WAL still has it.
@@ -372,9 +363,18 @@ class _Session(LogSession):
         self._cursor.execute(_ERASE, (places,))
         self.has_removed = True
 
-    def changed(self, statement: str, parameters: Sequence[object]) -> bool:
-        """Run a statement that changes rows; return whether it found any."""
-        return self._cursor.execute(statement, parameters).rowcount > 0
+    def resized(self, changed: Changed, depths: Sequence[QueueDepth]) -> bool:
+        """Save only the changed columns of these depths; False if a row is missing.
+
+        SQLite rewrites every index that has a column named in the statement, changed or not.
+        """
+        rows: list[tuple[object, ...]]
+        if changed is Changed.SIZE:
+            rows = [(d.messages, d.bytes, d.stream.bytes) for d in depths]
+        else:
+            rows = [(d.messages, d.bytes, d.oldest_at_ms, d.stream.bytes) for d in depths]
+        self._cursor.executemany(_RESIZE[changed], rows)
+        return self._cursor.rowcount == len(depths)
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:

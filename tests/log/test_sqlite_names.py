@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from eventstore.log.codec import encode, state_of
-from eventstore.log.event_log import ChangedRow, EventLog, QueueDepth
+from eventstore.log.event_log import Changed, ChangedRow, EventLog, QueueDepth
 from eventstore.log.streams import identity_stream
 from tests.log.samples import AT_MS, OTHER, OWNER, append, message
 from tests.log.test_sqlite_erasure import NAME, PART_OF_NAME, found_in, named, opened, until
@@ -51,10 +51,10 @@ class Depths:
         self._log.append([encode(OTHER, next(self._versions), event)], [event], list(depths))
 
 
-@pytest.mark.parametrize("outbound", [[False], [False, True]])
+@pytest.mark.parametrize("changed", [Changed.OLDEST, Changed.ANYTHING])
 @pytest.mark.parametrize("seed", range(10))
 def test_the_name_of_an_erased_identity_whose_queue_changed_before_is_in_no_file_any_more(
-    path: Path, seed: int, outbound: list[bool]
+    path: Path, seed: int, changed: Changed
 ) -> None:
     chance = random.Random(seed)  # noqa: S311 - a repeatable choice, not a secret
     with closing(opened(path)) as log:
@@ -62,7 +62,7 @@ def test_the_name_of_an_erased_identity_whose_queue_changed_before_is_in_no_file
         depths.save(depth(number, 0) for number in range(QUEUES))
         for _ in range(60):
             one = depth(chance.randrange(QUEUES), chance.choice([0, 1, 200, 90_000]))
-            depths.save([replace(one, outbound=chance.choice(outbound))])
+            depths.save([replace(one, changed=changed)])
         assert found_in(path, PART_OF_NAME)
         depths.save(depth(number, 0, is_erased=True) for number in range(ERASED))
     assert found_in(path, PART_OF_NAME) == []
