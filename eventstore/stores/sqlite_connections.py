@@ -193,16 +193,19 @@ def library_errors() -> Iterator[None]:
 class SqliteReaders:
     """At most ``READERS_MAX`` connections that cannot write; ``READERS_KEPT`` of them stay open."""
 
-    def __init__(self, connect: Connect, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """``monotonic`` gives the seconds by which reads with a bound leave a pause."""
+    def __init__(
+        self,
+        connect: Connect,
+        no_truncation_waits: threading.Event,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Reads with a bound leave a pause while the event is clear; ``monotonic``: in seconds."""
         self._connect, self._monotonic = connect, monotonic
+        self._no_truncation_waits = no_truncation_waits
         self._free: list[sqlite3.Connection] = []
         self._in_use = 0
         self._closed = False
         self._changed = threading.Condition()
-        self.long_may_begin = threading.Event()
-        """Clear while a truncation of the WAL waits for reads, of this process or another."""
-        self.long_may_begin.set()
 
     @contextmanager
     def transaction(self, seconds_max: float | None = None) -> Iterator[sqlite3.Cursor]:
@@ -237,7 +240,7 @@ class SqliteReaders:
                 self._give_back(connection)
                 if seconds_max is not None:
                     took_s = self._monotonic() - began_s
-                    self.long_may_begin.wait(min(took_s, _PAUSE_S_MAX))
+                    self._no_truncation_waits.wait(min(took_s, _PAUSE_S_MAX))
 
     def close(self) -> None:
         """Close all connections, after the reads that are under way."""
@@ -299,7 +302,6 @@ class SqliteWriter:
         *,
         checkpoint_bytes: int,
         erased_within_s: float,
-        long_may_begin: threading.Event,
     ) -> None:
         self.connection = connect()
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")
@@ -307,13 +309,8 @@ class SqliteWriter:
         self._turn = threading.Lock()
         (self._pages,) = self.connection.execute("PRAGMA page_count").fetchone()
         self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
-        self._erasure = Erasure(
-            connect,
-            self._turn,
-            self._remove_erased,
-            within_s=erased_within_s,
-            long_may_begin=long_may_begin,
-        )
+        self._erasure = Erasure(connect, self._turn, self._remove_erased, within_s=erased_within_s)
+        self.no_truncation_waits = self._erasure.no_truncation_waits
 
     def erased(self) -> None:
         """Schedule the removal, also from the files, of what the last transaction erased."""

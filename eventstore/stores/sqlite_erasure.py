@@ -57,16 +57,17 @@ class Erasure:
         remove: Callable[[int], int | None],
         *,
         within_s: float,
-        long_may_begin: threading.Event | None = None,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
         ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes;
         ``remove`` removes some erased contents, the first ones after a position, from the tables,
-        and returns the position of the last one, or None if there is none. ``long_may_begin`` is
-        clear while a reader is in the way of the WAL's truncation.
+        and returns the position of the last one, or None if there is none.
         """
-        self._long_may_begin = long_may_begin or threading.Event()
+        self.no_truncation_waits = threading.Event()
+        """Clear while a reader, of this process or another, is in the way of the WAL's
+        truncation."""
+        self.no_truncation_waits.set()
         self._connect = connect
         self._turn = turn
         self._remove = remove
@@ -103,7 +104,7 @@ class Erasure:
         if thread is not None:
             thread.join()
             self._purged()
-            self._long_may_begin.set()
+            self.no_truncation_waits.set()
 
     def _work(self) -> None:
         # A stop may come at any moment, also between the wait and the clear.
@@ -125,13 +126,13 @@ class Erasure:
                 is_done = self._truncated(connection)
         except (OperationalError, LogUnavailable, sqlite3.Error) as error:
             self._failed(error)
-            self._long_may_begin.set()
+            self.no_truncation_waits.set()
             return False
         self._fault = ""
         if is_done:
-            self._long_may_begin.set()
+            self.no_truncation_waits.set()
         else:
-            self._long_may_begin.clear()
+            self.no_truncation_waits.clear()
         return is_done
 
     def _failed(self, error: Exception) -> None:

@@ -136,13 +136,10 @@ class SqliteStore(Store):
             require_read_models(self._connect)
         self._path = path
         is_left = not to_read and sqlite_sizes.wal_bytes(path) > 0
-        self._readers = SqliteReaders(self._connect)
         self.writer = SqliteWriter(
-            self._connect,
-            checkpoint_bytes=checkpoint_bytes,
-            erased_within_s=erased_within_s,
-            long_may_begin=self._readers.long_may_begin,
+            self._connect, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
         )
+        self._readers = SqliteReaders(self._connect, self.writer.no_truncation_waits)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
             if not leaves_tables:

@@ -83,10 +83,10 @@ def test_long_reads_one_after_another_leave_the_wal_a_moment_to_be_truncated(pat
         with store.reading(60.0) as session:
             assert session.rows("SELECT COUNT(*) FROM contents") == [(1,)]
             append(log, OWNER, removed([1], "id"))
-            until(lambda: not readers.long_may_begin.is_set())
+            until(lambda: not store.writer.no_truncation_waits.is_set())
         with store.reading(60.0):
             assert wal_bytes(path) == 0
-        assert readers.long_may_begin.is_set()
+        assert store.writer.no_truncation_waits.is_set()
 
 
 def test_a_read_leaves_no_longer_pause_than_it_took_and_waits_for_no_other(
@@ -99,8 +99,7 @@ def test_a_read_leaves_no_longer_pause_than_it_took_and_waits_for_no_other(
 
     pauses: list[float | None] = []
     now_s = 0.0
-    readers = SqliteReaders(lambda: connect(path), lambda: now_s)
-    readers.long_may_begin = Pauses()
+    readers = SqliteReaders(lambda: connect(path), Pauses(), lambda: now_s)
     for took_s in (0.0, 0.25, 15.0):
         with readers.transaction(60.0) as cursor:
             assert cursor.execute("SELECT COUNT(*) FROM contents").fetchone() == (1,)
