@@ -122,7 +122,7 @@ class DidCommEndpoint:
             # the kernel sends it even if we are killed.
             await response.prepare(http_request)
             await response.write_eof()
-            with parked():  # a client that reads slowly takes no place of others
+            with parked():  # a client that reads slowly takes no slot of others
                 arrived = await all_sent(
                     http_request.transport,
                     seconds_max=self._settings.lease_s,

@@ -248,7 +248,7 @@ class InboundSocket(InboundTransport):
     async def _release_all(self) -> None:
         """End the leases and sessions of one agent after the other, although one of them fails.
 
-        Many sockets may end at once, and what they send takes places that others need.
+        Many sockets may end at once, and what they send takes slots that others need.
         """
         for did in [*self._peers, *self._leased]:
             await asyncio.wait({self._spawn(self._release(did))})

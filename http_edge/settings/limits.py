@@ -93,7 +93,7 @@ class Limits(Section):
     """Reads of saved and public events, and of large pages of messages, in progress in one edge
     process; further reads wait. Each may be a page of page_bytes_max. A host serves two at once and
     gets no more, one more of saved events, and those that last longer than 5 s do not count: a host
-    that hangs delays no reads at others. Those of saved events take half of the places at most."""
+    that hangs delays no reads at others. Those of saved events take half of the slots at most."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
     beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
@@ -186,8 +186,8 @@ class Limits(Section):
     sockets_per_identity_max: int = Field(default=32, ge=1, le=COUNT_MAX)
     """Open WebSockets of one identity in one edge process: its devices and tabs."""
     sockets_per_address_max: int = Field(default=2_000, ge=1, le=COUNT_MAX)
-    """As sockets_max, for one client address: a tenth of it, so that no single stranger takes all
-    places. One address may be that of a whole campus."""
+    """As sockets_max, for one client address: a tenth of it, so that no single stranger takes them
+    all. One address may be that of a whole campus."""
     socket_frame_bytes_max: int = Field(default=64 * KIB, ge=4 * KIB, le=4 * MIB)
     """One incoming WebSocket message. Clients send AUTHENTICATE and PONG only."""
     socket_frames_per_s_max: float = Field(default=20, gt=0, le=10_000)

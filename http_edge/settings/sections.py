@@ -182,7 +182,7 @@ class DidComm(Section):
     waiters_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Requests of one edge process that wait for messages at once; further requests, and those of
     more than 8 KiB, are answered as if their waiting time were over. One client address takes a
-    quarter of the free places at most, so 2,000 if it is alone: a stranger has many agents."""
+    quarter of the free slots at most, so 2,000 if it is alone: a stranger has many agents."""
     live_in_flight_max: int = Field(default=100, ge=1, le=10_000)
     """Messages delivered over one live socket and not yet acknowledged; further messages wait."""
     leased_max: int = Field(default=1_000, ge=1, le=10_000)
