@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from hashlib import blake2b
 from typing import Final
 
 from cachetools import LRUCache
@@ -53,6 +52,7 @@ from http_edge.didcomm.outbound.destinations import (
     hostname_of,
     read_endpoint,
 )
+from http_edge.didcomm.outbound.retry_schedule import pause_s
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids
 from http_edge.dispatch.slots import slot_in
@@ -93,20 +93,6 @@ _PASSING: Final = (
     frozenset({DeliveryOutcome.UNAVAILABLE}),
 )
 """Outcomes that refuse a message, and others after which the messages behind it are tried."""
-_DOUBLINGS_MAX: Final = 32
-_SPREAD_BYTES: Final = 4
-
-
-def pause_s(attempt: int, name: str, *, first_s: float, longest_s: float) -> float:
-    """Return the seconds to wait after the failed try number ``attempt`` (from 1).
-
-    ``name`` and ``attempt`` choose a pause between half of the backoff time and all of it, so that
-    the agents behind one failing endpoint do not retry together.
-    """
-    ceiling_s = min(longest_s, first_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX))
-    digest = blake2b(f"{name} {attempt}".encode(), digest_size=_SPREAD_BYTES).digest()
-    share = int.from_bytes(digest, "big") / 256**_SPREAD_BYTES
-    return ceiling_s * (1 + share) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +117,13 @@ class DeliveryQueue:
     have waited for longest first."""
 
     async def lease(
-        self, did: str, session: str, limit: int, lease_ms: int, ids: Sequence[str] | None = None
-    ) -> list[DeliveredMessage] | Refusal:
+        self, did: str, session: str, limit: int, lease_ms: int, ids: list[str] | None = None
+    ) -> Delivery | Refusal:
         """Lease up to ``limit`` messages of the agent to ``session``; only ``ids`` if given."""
-        message_ids = None if ids is None else list(ids)
         command = DeliverMessages(
-            session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=message_ids
+            session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=ids
         )
-        delivery = await self.identities.ask_unprompted(did, command, Delivery)
-        return delivery if isinstance(delivery, Refusal) else delivery.messages
+        return await self.identities.ask_unprompted(did, command, Delivery)
 
     async def learn(self, routing_keys: Sequence[str]) -> bool:
         """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed.
@@ -318,9 +302,9 @@ class DeliveryWorker:
             return self._failed(hostname_of(endpoint), outcome.value)
         return outcome
 
-    def _others_deliver(self, state: QueueState, now_ms: int) -> bool:
+    def _others_deliver(self, state: QueueState, now_ms: int, leased: int = 0) -> bool:
         """Say whether another session holds messages, for no longer yet than a delivery takes."""
-        own = sum(count for _, count in self._aside)
+        own = leased + sum(count for _, count in self._aside)
         if state.messages - state.available - state.held_back <= own:
             self._patience_until_ms = 0
             return False
@@ -334,17 +318,12 @@ class DeliveryWorker:
         """Lease some messages and deliver them; return a ``DeliveryOutcome`` if that failed."""
         queue, time_s = self._queue, asyncio.get_running_loop().time
         session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
-        began_s = time_s()  # not by the clock, which may be set back
         is_passing = self._tries >= _TRIES_MAX
         refusals, doubts = _PASSING if is_passing else _AT_FIRST
         probing = self._failures > 0 and not self._refusing and not is_passing
-        leased = await self._queue.lease(
-            self.did, session, 1 if probing else BATCH_MESSAGES_MAX, self._lease_ms
-        )
-        # After a slower answer the lease may end before the sending does.
-        if isinstance(leased, Refusal) or time_s() - began_s > _MARGIN_MS / 1000:
-            await self._queue.release(self.did, session)
-            return _Round.FAILED
+        leased = await self._leased(session, 1 if probing else BATCH_MESSAGES_MAX)
+        if isinstance(leased, _Round):
+            return leased
         send_until_s = time_s() + self._sending_s
         if not leased:
             return _Round.NOTHING
@@ -381,6 +360,23 @@ class DeliveryWorker:
             await self._remove_accepted()
             await self._queue.release(self.did, session)
         return await self._close_batch(session, delivered, refused, last)
+
+    async def _leased(self, session: str, limit: int) -> list[DeliveredMessage] | _Round:
+        """Lease messages for a batch, unless another session has leased some since the query."""
+        time_s = asyncio.get_running_loop().time
+        began_s = time_s()  # not by the clock, which may be set back
+        delivery = await self._queue.lease(self.did, session, limit, self._lease_ms)
+        if isinstance(delivery, Refusal) or time_s() - began_s > _MARGIN_MS / 1000:
+            # After a slower answer the lease may end before the sending does.
+            ended = _Round.FAILED
+        elif (leased := delivery.messages) and self._others_deliver(
+            delivery.state, self._queue.clock(), len(leased)
+        ):
+            ended = _Round.OTHERS
+        else:
+            return delivery.messages
+        await self._queue.release(self.did, session)
+        return ended
 
     async def _again(
         self,
@@ -471,9 +467,9 @@ class DeliveryWorker:
     async def _set_aside(self, session: str, refused: Sequence[str]) -> None:
         """Lease refused messages for a long time, so that later messages can be delivered."""
         until_ms = self._queue.clock() + ASIDE_MS
-        again = await self._queue.lease(self.did, session, len(refused), ASIDE_MS, refused)
-        if not isinstance(again, Refusal) and again:
-            self._aside.append((until_ms, len(again)))
+        again = await self._queue.lease(self.did, session, len(refused), ASIDE_MS, [*refused])
+        if not isinstance(again, Refusal) and again.messages:
+            self._aside.append((until_ms, len(again.messages)))
 
     def _accept(self, message_id: str) -> None:
         self._accepted[message_id] = None

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm.outbound.worker import pause_s
+from http_edge.didcomm.outbound.retry_schedule import pause_s
 
 
 @given(st.integers(1, 10_000), st.text())
