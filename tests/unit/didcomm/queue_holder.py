@@ -98,11 +98,11 @@ class Holder:
         didcomm, clock = self.settings.didcomm, self.clock
         self._sent = itertools.count(1)
         self._questions: list[tuple[Outcome, Message]] = []
-        waiting = Waiting(
+        self.waiting = Waiting(
             self.hub, self.identities, waiters_max=didcomm.waiters_max, per_identity_max=32
         )
         families = (
-            Pickup1(didcomm, waiting, clock=clock).family(),
+            Pickup1(didcomm, self.waiting, clock=clock).family(),
             *(Pickup(form, didcomm, edge=EDGE, clock=clock).family() for form in FORMS),
             Queue1(didcomm, clock=clock).family(),
         )

@@ -23,6 +23,7 @@ from http_edge.didcomm.outbound.destinations import (
 )
 from http_edge.dids.addresses import Permitted
 from http_edge.settings.settings import Outbound
+from tests.cut_off import cut_off
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import LOOPBACK, on_loopback
 from tests.unit.wire.https_host import https_host
@@ -438,6 +439,25 @@ async def test_turns_that_are_over_leave_nothing_behind(agents: AgentHost) -> No
     destinations = way_out(agents)
     await deliver(destinations, agents.url())
     assert not any(pool.at for pool in destinations._slots._pools.values())
+
+
+async def test_a_delivery_that_is_cut_off_at_an_await_gives_its_slots_back(
+    agents: AgentHost,
+) -> None:
+    destinations, at = way_out(agents), 1
+    free = free_slots(destinations)
+    while await cut_off(deliver(destinations, agents.url()), at):
+        at += 1
+        await asyncio.sleep(0)  # a look-up gives its slots back when it has ended
+        assert free_slots(destinations) == free
+        assert not any(pool.at for pool in destinations._slots._pools.values())
+    assert at > 3
+
+
+def free_slots(destinations: Destinations) -> list[int]:
+    """The free slots of each kind of endpoints, at all addresses together."""
+    pools = destinations._slots._pools.values()
+    return [slots._free for pool in pools for slots in pool._whole]
 
 
 async def test_no_other_address_is_reached_whatever_the_url_says(agents: AgentHost) -> None:
