@@ -462,6 +462,11 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
         "default_transaction_isolation": "read committed",
         # Only a warning tells of a commit that did not wait for its standby.
         "client_min_messages": "warning",
+        # Up to release 17 a scan that enable_seqscan=off cannot avoid makes a plan so costly that
+        # the server compiles it: some appends would hold the lock of all for 0.3 s.
+        "jit": "off",
+        # If this is off, the driver escapes bytes in arrays twice.
+        "standard_conforming_strings": "on",
     }
     connection.execute(_SET, [list(settings), list(settings.values())])
     # Else a later reload of the server's settings could weaken the commits of this session.

@@ -14,7 +14,7 @@ from eventsourcing.persistence import PersistenceError
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import AppendUnknown, LogUnavailable, ReadTooLong, UnsafeLog
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -25,7 +25,7 @@ from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.forgetful_link import linked
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OWNER, append, message
+from tests.log.samples import OWNER, append, message, save
 from tests.log.shared_sessions import pooled
 from tests.log.test_read_models import counts, fill
 from tests.postgres import Server
@@ -127,6 +127,26 @@ def test_a_check_behind_repairs_on_its_connection_reads_and_writes_tables_of_its
             rebuild_read_models(store)
             assert wrong_read_models(store) == []
     assert counts(postgres_url) == before
+
+
+def test_no_statement_is_compiled_while_it_holds_the_lock_of_all_appends(
+    postgres_url: str,
+) -> None:
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET jit = on")
+    with closing(PostgresStore(postgres_url)) as store, store.writing() as session:
+        assert session.rows("SHOW jit") == [("off",)]
+
+
+def test_states_are_found_however_the_database_reads_backslashes(
+    log: EventLog, postgres_url: str
+) -> None:
+    append(log, OWNER, message())
+    save(log, (OWNER, Snapshot(1, 1, b"state")))
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET standard_conforming_strings = off")
+    with closing(open_log(postgres_url)) as other:
+        assert other.load_snapshot(OWNER) == Snapshot(1, 1, b"state")
 
 
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
