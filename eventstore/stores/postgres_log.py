@@ -76,8 +76,10 @@ _STORAGE: Final = (
     f"ARRAY[{_SIZED}]) AS name),"
     " has_function_privilege('pg_ls_waldir()', 'execute')"
 )
-
-
+_FOR_SCRATCH: Final = (
+    "SELECT current_schema(), quote_ident(current_schema()),"
+    " has_database_privilege(current_database(), 'TEMPORARY')"
+)
 _BOUND: Final = "SELECT set_config('statement_timeout', %s, true)"
 _OWN_TIME: Final = 0.9
 """The server's part of the time for the answer to a statement."""
@@ -170,8 +172,9 @@ class PostgresStore(Store):
                 raise NotComparable("a standby can make no temporary tables") from error
             require_read_models(connection)
             session = _Session(_cursor(connection))
-            found = session.rows("SELECT current_schema(), quote_ident(current_schema())")
-            schema, quoted = found[0]
+            ((schema, quoted, may_make),) = session.rows(_FOR_SCRATCH)
+            if not may_make:
+                raise NotComparable("the role may make no temporary tables (GRANT TEMPORARY)")
             for name in MADE:
                 # A temporary table hides the table of the same name in any schema.
                 connection.execute(

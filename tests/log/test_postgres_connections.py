@@ -13,7 +13,13 @@ import pytest
 from eventsourcing.persistence import PersistenceError
 
 from eventstore.log.codec import decode
-from eventstore.log.errors import AppendUnknown, LogUnavailable, ReadTooLong, UnsafeLog
+from eventstore.log.errors import (
+    AppendUnknown,
+    LogUnavailable,
+    NotComparable,
+    ReadTooLong,
+    UnsafeLog,
+)
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
@@ -127,6 +133,20 @@ def test_a_check_behind_repairs_on_its_connection_reads_and_writes_tables_of_its
             rebuild_read_models(store)
             assert wrong_read_models(store) == []
     assert counts(postgres_url) == before
+
+
+def test_where_no_temporary_tables_may_be_made_a_check_of_the_tables_says_so(
+    postgres_url: str,
+) -> None:
+    fill(postgres_url)
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
+    reader = f"{postgres_url}&options=-crole%3Dpg_read_all_data"
+    with (
+        closing(PostgresStore(reader, to_read=True)) as store,
+        pytest.raises(NotComparable, match="GRANT TEMPORARY"),
+    ):
+        wrong_read_models(store)
 
 
 def test_no_statement_is_compiled_while_it_holds_the_lock_of_all_appends(
