@@ -418,10 +418,13 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
             client_encoding="UTF8",
         )
     except ProgrammingError as error:
-        # What follows the colon quotes the URL, and may be a part of the password.
-        raise LogUnusable(f"PostgreSQL: {_ENCODED}: {str(error).partition(':')[0]}") from None
-    if "@" in str(parameters.get("host", "")):
-        # The host begins behind the first @, so this is the end of a password.
+        # What follows quotes the URL, and may be a part of the password.
+        why = re.split('[:"]', str(error))[0].strip()
+        raise LogUnusable(f"PostgreSQL: {_ENCODED}: {why}") from None
+    # The host begins behind the first @, and the database behind the first /, so what has an @ is
+    # the end of a password.
+    without_user = () if "user" in parameters else (parameters.get("dbname", ""),)
+    if any("@" in str(end) for end in (parameters.get("host", ""), *without_user)):
         raise LogUnusable(f"PostgreSQL: {_ENCODED}")
     if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.

@@ -18,6 +18,9 @@ PASSWORD = "hunter2"
         (f"postgresql://poste:50%{PASSWORD}@127.0.0.1:1/poste", "invalid percent-encoded token"),
         (f"postgresql://poste:{PASSWORD}%00@127.0.0.1:1/poste", "forbidden value %00"),
         (f"postgresql://poste:a@{PASSWORD}@127.0.0.1:1/poste", "@ as %40"),
+        (f"postgresql://poste:a/{PASSWORD}@127.0.0.1:1/poste", "/ as %2F"),
+        (f"postgresql://poste:1/{PASSWORD}@127.0.0.1:1/poste", "/ as %2F"),
+        (f"postgresql://poste:a {PASSWORD}@127.0.0.1:1/poste", "unexpected spaces"),
         ("postgresql://poste@127.0.0.1:1/poste?port", "missing key/value separator"),
     ],
 )
