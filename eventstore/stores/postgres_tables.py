@@ -23,7 +23,8 @@ _OPTIONS: Final = (
     *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
 )
 """Options of ``stored_events``. Autovacuum is early: rows leave at one end, and new rows at the
-other use their room. It does not shorten the file, which would keep readers and appends out."""
+other use their room. It does not shorten the file, which would keep readers and appends out. A
+table with the last option was given all of them, and keeps what an administrator has set since."""
 _TABLE_OF_ROWS: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.
     """
@@ -41,7 +42,7 @@ _TABLE_OF_ROWS: Final = (
     """,
     f"""
     DO $$ BEGIN IF NOT (
-        SELECT coalesce(reloptions @> ARRAY[{", ".join(map(repr, _OPTIONS))}], false)
+        SELECT coalesce('{_OPTIONS[-1]}' = ANY(reloptions), false)
         FROM pg_class WHERE oid = 'public.stored_events'::regclass
     ) THEN
         ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});

@@ -1,4 +1,4 @@
-"""A log in PostgreSQL that an earlier build made: what reads it before this one has served it."""
+"""A log in PostgreSQL that was served before: by an earlier build, or with other options."""
 
 from __future__ import annotations
 
@@ -63,3 +63,15 @@ def test_a_log_of_an_earlier_build_is_served_by_a_role_that_does_not_own_its_tab
     with closing(open_log(url)) as log:
         append(log, OWNER, message(b"one"))
         assert log.figures().queue_messages == 0
+
+
+def test_options_that_an_administrator_has_set_since_stay_at_the_next_start(
+    postgres_url: str,
+) -> None:
+    open_log(postgres_url).close()
+    run_sql(postgres_url, "ALTER TABLE stored_events SET (autovacuum_vacuum_scale_factor = 0.01)")
+    open_log(postgres_url).close()
+    ((options,),) = run_sql(
+        postgres_url, "SELECT reloptions FROM pg_class WHERE oid = 'stored_events'::regclass"
+    )
+    assert "autovacuum_vacuum_scale_factor=0.01" in options
