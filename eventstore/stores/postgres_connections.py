@@ -63,6 +63,7 @@ _FRESH_S: Final = 1.0
 that the server has closed: a busy host would otherwise check it before each append."""
 _KINDS: Final[Mapping[type[Error], type[Exception]]] = {
     psycopg.errors.DiskFull: LogFull,
+    psycopg.errors.ConfigurationLimitExceeded: LogFull,  # temp_file_limit
     QueryCanceled: ReadTooLong,  # statements have a bound only where it is set
     SerializationFailure: ReadCancelled,  # only readings have an isolation level that has it
     psycopg.InterfaceError: persistence.InterfaceError,

@@ -1,4 +1,4 @@
-"""What an append to a store without room says."""
+"""What an append, or a check, says in a store without room."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from eventstore.log.batch import batch_bytes
 from eventstore.log.codec import encode
-from eventstore.log.errors import LogFull, NoRoom
+from eventstore.log.errors import LogFull, NoRoom, NotComparable
 from eventstore.log.event_log import EventLog
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
-from eventstore.stores.open_log import open_log
-from eventstore.stores.recorder_log import opened
+from eventstore.stores.open_log import open_log, open_store
+from eventstore.stores.recorder_log import opened, wrong_read_models
 from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
 from tests.log.raw_sql import run_sql
 
@@ -77,3 +77,23 @@ def test_a_full_disk_of_postgresql_is_named_with_what_it_did_not_take(postgres_u
         run_sql(postgres_url, _REFUSES)
         size_bytes, said_bytes = refused_bytes(log)
     assert said_bytes == size_bytes
+
+
+@pytest.mark.postgres
+def test_a_limit_of_temporary_files_leaves_the_tables_for_queries_unchecked(
+    postgres_url: str,
+) -> None:
+    open_log(postgres_url).close()
+    many = "SELECT decode(md5(i::text), 'hex'), i, i, 0, 0 FROM generate_series(1, 9000) i"
+    run_sql(postgres_url, f"INSERT INTO postings {many}")
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    # So that they are sorted, which needs such a file.
+    for setting in ("enable_hashagg", "enable_incremental_sort"):
+        run_sql(postgres_url, f"ALTER DATABASE {name} SET {setting} = off")
+    for setting in ("work_mem", "temp_file_limit"):
+        run_sql(postgres_url, f"ALTER DATABASE {name} SET {setting} = '64kB'")
+    with (
+        closing(open_store(postgres_url, to_read=True)) as store,
+        pytest.raises(NotComparable, match="temp_file_limit"),
+    ):
+        wrong_read_models(store)
