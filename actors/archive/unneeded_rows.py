@@ -14,8 +14,8 @@ What a stream can lose follows from its rows alone. So a stream without a row af
 was pruned before has lost all it could, and is not planned again: what the rules of that time kept,
 but those of today do not, stays until the stream has a new row.
 
-Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and some 150 bytes
-for each stream with rows after that part.
+Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position of the parts of the
+log that rows leave, and some 150 bytes for each stream with rows after the part pruned before.
 """
 
 from __future__ import annotations
@@ -54,13 +54,12 @@ ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
 
 def not_needed(
     read: ReadRows,
-    last: int,
     pruned_up_to: int,
     *,
     window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     streams_at_once: int = STREAMS_AT_ONCE,
 ) -> Positions:
-    """Find the rows up to the position ``last`` that nothing needs.
+    """Find the rows that nothing needs.
 
     Rows up to ``pruned_up_to`` may be missing already. Seals stay that are needed under
     ``window_ms``, the widest timestamp window of the settings.
@@ -69,7 +68,7 @@ def not_needed(
         RowsStay: a row after ``pruned_up_to`` is missing.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
-    unneeded = Positions(last)
+    unneeded = Positions()
     ends: dict[bytes, int] = {}
     newest_ms: dict[bytes, int] = {}
     for row in _each(read):

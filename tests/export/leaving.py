@@ -98,10 +98,10 @@ def leave_for(
     )
 
 
-def plan(read: ReadRows, last: int, pruned_up_to: int) -> Positions:
+def plan(read: ReadRows, pruned_up_to: int) -> Positions:
     """What nothing needs, under the window of these histories; states in several parts."""
     window_ms = LIMITS.timestamp_window_ms
-    return not_needed(read, last, pruned_up_to, window_ms=window_ms, streams_at_once=7)
+    return not_needed(read, pruned_up_to, window_ms=window_ms, streams_at_once=7)
 
 
 def prune(log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS) -> int:

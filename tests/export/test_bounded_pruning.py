@@ -148,13 +148,13 @@ def test_streams_without_new_rows_are_not_planned_again_and_lost_what_they_could
     new = [row for row in exported_log(place) if row.position > pruned_up_to]
     reads: list[int] = []
 
-    def counted(read: ReadRows, last: int, up_to: int) -> Positions:
+    def counted(read: ReadRows, up_to: int) -> Positions:
         def again() -> Iterable[Sequence[LogRow]]:
-            reads.append(last)
+            reads.append(up_to)
             return read()
 
         window_ms = LIMITS.timestamp_window_ms
-        return not_needed(again, last, up_to, window_ms=window_ms, streams_at_once=1)
+        return not_needed(again, up_to, window_ms=window_ms, streams_at_once=1)
 
     with closing(exporter(sqlite_log, place, Bounds())) as export:
         assert export.prune(LATER_MS, counted) > 0
@@ -164,9 +164,19 @@ def test_streams_without_new_rows_are_not_planned_again_and_lost_what_they_could
     )
     assert len(grown) < len(streams)
     assert len(reads) == 2 + 2 * len(grown)
-    at_once = plan(lambda: [whole], whole[-1].position, 0)
+    at_once = plan(lambda: [whole], 0)
     left = [row.position for row in whole if row.position not in at_once]
     assert [row.position for row in exported_log(place)] == left
+
+
+def test_a_pruning_takes_memory_for_the_rows_that_leave_and_not_for_the_age_of_the_log() -> None:
+    leaving = [1, 65_535, 65_536, 10**12, 10**12 + 1, 2**53 + 1]
+    positions = Positions()
+    for position in [*leaving, *leaving]:
+        positions.add(position)
+    assert len(positions) == len(leaving)
+    around = {position + by for position in leaving for by in range(-9, 10)}
+    assert sorted(position for position in around if position in positions) == leaving
 
 
 def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
@@ -191,8 +201,8 @@ def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
             steps.append(step.last)
         reads[0] = 0
 
-    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
-        found = plan(read, last, up_to)
+    def planned(read: ReadRows, up_to: int) -> Positions:
+        found = plan(read, up_to)
         now_ms[0] += 1_000_000  # now the next step would remove what the merging replaced
         return found
 
@@ -238,10 +248,10 @@ def test_what_is_recorded_during_a_first_pruning_is_exported_before_its_end(
     settings = settings_of(tmp_path / "data", export=export, archive=archive)
     done, stopping = list[str](), threading.Event()
 
-    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
+    def planned(read: ReadRows, up_to: int) -> Positions:
         history.play(random_script(5, 20))
         done.append("planning")
-        found = plan(read, last, up_to)
+        found = plan(read, up_to)
         done.append("planned")
         return found
 
@@ -308,11 +318,11 @@ def test_a_log_that_is_away_for_a_moment_ends_no_pruning_unless_the_lock_is_lost
     settings = settings_of(tmp_path / "data", export=export, archive=archive)
     done, stopping, faults = list[str](), threading.Event(), list[str]()
 
-    def planned(read: ReadRows, last: int, up_to: int) -> Positions:
+    def planned(read: ReadRows, up_to: int) -> Positions:
         done.append("planning")
         history.play(random_script(5, 20))
         away.reads_left = -1 if faults else reads_left
-        return plan(read, last, up_to)
+        return plan(read, up_to)
 
     class Stop(ExportReporter):
         def on_rewritten(self, purpose: Rewriting) -> None:

@@ -152,8 +152,8 @@ def test_a_log_from_a_backup_that_lacks_rows_behind_its_seam_is_refused_with_a_p
 def test_a_needed_row_that_a_pruned_archive_lacks_is_found_in_a_log_from_a_backup(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run, tmp_path: Path
 ) -> None:
-    def too_much(read: ReadRows, last: int, pruned_up_to: int) -> Positions:
-        leaving = plan(read, last, pruned_up_to)
+    def too_much(read: ReadRows, pruned_up_to: int) -> Positions:
+        leaving = plan(read, pruned_up_to)
         rows = [row for some in read() for row in some if row.position not in leaving]
         leaving.add([row.position for row in rows if row.topic.startswith("public-event")][-1])
         return leaving

@@ -462,7 +462,7 @@ def test_a_row_that_is_missing_without_a_pruning_is_no_beginning(
     played(log, 100)
     rows = whole_log(log)
     with pytest.raises(RowsStay, match="lacks a row"):
-        plan(lambda: [[*rows[:50], *rows[60:]]], rows[-1].position, 0)
+        plan(lambda: [[*rows[:50], *rows[60:]]], 0)
 
 
 def test_rounds_prune_from_time_to_time_and_never_without_the_setting(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ Memory: the rows that stay of one day, up to the ``Bounds`` and those of one mor
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
+from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -35,30 +37,37 @@ from eventstore.parquet.write.table import Clock
 from eventstore.parquet.write.tree import require_tiles
 
 _EPOCH: Final = date(1970, 1, 1)
+_PART_BYTES: Final = 8_192
 
 
 class Positions:
-    """A set of positions of a log up to a last one, with one bit for each."""
+    """A set of positions of a log, in parts of 65,536: one bit for each position of such a part.
 
-    def __init__(self, last: int) -> None:
-        self._bits = bytearray((last >> 3) + 1)
+    A part without a position of the set takes no memory. So a pruning needs memory for what it
+    removes, however much was recorded before.
+    """
+
+    def __init__(self) -> None:
+        self._parts: defaultdict[int, bytearray] = defaultdict(partial(bytearray, _PART_BYTES))
 
     def __len__(self) -> int:
         """The number of positions."""
-        return int.from_bytes(self._bits, "big").bit_count()
+        return sum(int.from_bytes(part, "big").bit_count() for part in self._parts.values())
 
     def __contains__(self, position: int) -> bool:
         """Whether the set has this position."""
-        return bool(self._bits[position >> 3] & (1 << (position & 7)))
+        number, place = divmod(position >> 3, _PART_BYTES)
+        return number in self._parts and bool(self._parts[number][place] & (1 << (position & 7)))
 
     def add(self, position: int) -> None:
         """Add a position."""
-        self._bits[position >> 3] |= 1 << (position & 7)
+        number, place = divmod(position >> 3, _PART_BYTES)
+        self._parts[number][place] |= 1 << (position & 7)
 
 
-Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int, int], Positions]
-"""Finds the positions that nothing needs. Its arguments: a function that reads the rows, their last
-position, and the position up to which rows were pruned before."""
+Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int], Positions]
+"""Finds the positions that nothing needs. Its arguments: a function that reads the rows, and the
+position up to which rows were pruned before."""
 
 
 def prune(
@@ -96,7 +105,7 @@ def prune(
     require_tiles(rewriting.place, manifests, rewriting.after_part)
     before = manifests[0].pruned
     pruned_up_to = manifests[0].last if before else 0
-    leaving = plan(lambda: _rows(rewriting, run), manifests[-1].last, pruned_up_to)
+    leaving = plan(lambda: _rows(rewriting, run), pruned_up_to)
     rows = len(leaving)
     if not rows:
         return None
