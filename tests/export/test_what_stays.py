@@ -1,0 +1,161 @@
+"""The rows that stay in a log for ever are those that the page about retention says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from actors.core import commands as c
+from actors.core.limits import HostLimits
+from actors.core.nonces import NonceClaim
+from actors.core.submissions import Submission
+from actors.host.host import Host
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.seal import command_key
+from http_edge.server.archive_round import archive_once
+from http_edge.settings.sections import Archive
+from http_edge.settings.settings import Settings
+from tests.export.leaving import LATER_MS, log, settings_of
+from tests.export.samples import whole_log
+from tests.histories import EDGE, MEDIATOR, PLACEMENT, START_MS, contract
+from tests.tidy.modules import ROOT
+
+__all__ = ["log"]
+PAGE: Final = ROOT / "deploy/docs/pages/operations/retention.md"
+TIMES: Final = 3
+_ME, _AGENT = "did:example:alice", "did:key:carl"
+_ROW: Final = re.compile(r"\| (.+?) \| (\d+) \| [\d,]+ \|")
+
+
+class Acting:
+    """A host whose commands are an hour apart, so that no nonce keeps a seal in the log."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.now_ms = START_MS
+        self._numbers = count(1)
+        self._host = Host(
+            "host-0",
+            log,
+            HostLimits(timestamp_window_ms=60_000),
+            secret=b"secret",
+            clock=lambda: self.now_ms,
+            new_id=lambda: f"id-{next(self._numbers)}",
+        )
+        self._host.ownership.assign([f"shard-{n}" for n in range(PLACEMENT.shards)])
+
+    def ask(self, sender: str, target: str, command: c.Command) -> Any:
+        """Run one command; return the reply."""
+        self.now_ms += 3_600_000
+        key = command_key(sender, f"nonce-{next(self._numbers)}")
+        claim = NonceClaim(PLACEMENT.partition_of(sender), key, self.now_ms)
+        submission = Submission(PLACEMENT.partition_of(target), target, key, claim, None, command)
+        replies, _ = self._host.execute([(EDGE, submission)])
+        return replies[0]
+
+    def connect(self, did: str) -> None:
+        connection = c.Connection("did:peer:2.me", "phone", "", ["key9"], "didexchange/1.1", "")
+        self.ask(did, did, c.Connect(connection))
+        self.ask(did, did, c.GrantMediation())
+
+
+def _renewed(acting: Acting, number: int) -> None:
+    until_s = acting.now_ms / 1000 + 90_000 + number
+    acting.ask(_ME, _ME, c.Register(contract(_ME, MEDIATOR, until_s)))
+
+
+def _contract(acting: Acting, number: int) -> None:
+    stored = contract(_ME, f"did:example:{number}", acting.now_ms / 1000 + 9_000)
+    acting.ask(_ME, _ME, c.SaveContract(stored))
+
+
+def _published(acting: Acting, number: int) -> None:
+    public = c.PublishPublicEvent("news", "text", [], number, "sig", True)
+    event_id = acting.ask(_ME, _ME, public).event_id
+    acting.ask(_ME, _ME, c.DeletePublicEvents([event_id], None))
+
+
+def _connected(acting: Acting, number: int) -> None:
+    acting.connect(f"did:key:{number}")
+
+
+def _erased(acting: Acting, number: int) -> None:
+    acting.connect(f"did:key:{number}")
+    for _ in range(4):
+        acting.ask(MEDIATOR, f"did:key:{number}", c.EraseIdentity("operator", 1_000))
+
+
+def _given_up(acting: Acting, number: int) -> None:
+    key, claim = f"key-{number}", 1
+    acting.ask(_AGENT, _AGENT, c.UpdateKeylist([c.ClaimedKey(key, claim)], []))
+    acting.ask(_AGENT, f"key:{key}", c.ClaimKey(_AGENT))
+    acting.ask(_AGENT, _AGENT, c.UpdateKeylist([], [key]))
+    acting.ask(_AGENT, f"key:{key}", c.ReleaseKey(_AGENT, claim))
+
+
+def _device(acting: Acting, number: int) -> None:
+    device = c.PushDevice("fcm", f"token {number}", "")
+    acting.ask(_AGENT, _AGENT, c.SetPushDevice(device))
+
+
+def _used(acting: Acting, number: int) -> None:
+    acting.ask(_AGENT, f"invitation:once-{number}", c.UseInvitation(_AGENT))
+
+
+def _fetched(acting: Acting, _: int) -> None:
+    acting.ask(MEDIATOR, _AGENT, c.QueueEnvelopes("", [b"payload"]))
+    given = c.DeliverMessages("phone", "pickup/2.0", 10, 100_000, 60_000)
+    delivered = acting.ask(_AGENT, _AGENT, given).messages
+    acting.ask(_AGENT, _AGENT, c.RemoveMessages([m.message_id for m in delivered], "acknowledged"))
+
+
+ACTS: Final[dict[str, Callable[[Acting, int], None]]] = {
+    "a registration that is renewed": _renewed,
+    "a contract, also one that has expired": _contract,
+    "a public event that is published and withdrawn": _published,
+    "a DIDComm agent that connects": _connected,
+    "the same, erased": _erased,
+    "a recipient key that is registered and given up": _given_up,
+    "a device for notifications that changes": _device,
+    "a single-use invitation that is used": _used,
+    "a message that is queued, fetched and acknowledged": _fetched,
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_of(tmp_path / "data", archive=Archive(pause_s=0, rows_age_s_min=0))
+
+
+def _said() -> dict[str, int]:
+    _, _, section = PAGE.read_text("utf-8").partition("## What stays for ever")
+    return {name: int(rows) for name, rows in _ROW.findall(section)}
+
+
+def _rows_left(settings: Settings, log: EventLog) -> int:
+    """The rows of identities that are left once all have left that may."""
+    archive_once(settings, is_checked=False, clock=lambda: LATER_MS)
+    return sum(row.topic != SEAL_TOPIC for row in whole_log(log))
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_as_many_rows_stay_for_ever_as_the_page_says(
+    settings: Settings, log: EventLog, what: str
+) -> None:
+    acting = Acting(log)
+    _renewed(acting, 0)
+    acting.connect(_AGENT)
+    ACTS[what](acting, 0)
+    before = _rows_left(settings, log)
+    for number in range(1, 1 + TIMES):
+        ACTS[what](acting, number)
+    assert _rows_left(settings, log) - before == TIMES * _said()[what]
+
+
+def test_the_page_has_no_other_rows() -> None:
+    assert _said().keys() == ACTS.keys()
