@@ -395,8 +395,9 @@ class Archive(Section):
     removed messages with their history, counts of refusals, old seals. A signed statement in the
     export records the removal; queries as of an earlier time are no longer possible."""
     prune_every_s: Duration = Field(default=86_400, le=31_536_000)
-    """Time between two removals by keep_s. Each reads and rewrites all data of that age, while
-    the export goes on. With export.to, an hour after each start, too, if that is sooner."""
+    """Time between two removals by keep_s. Each reads all data of that age, and writes anew the
+    days of which a row leaves, while the export goes on. With export.to, an hour after each start,
+    too, if that is sooner."""
     every_s: Duration = Field(default=3_600, le=604_800)
     """Time between two rounds, or less if export.erased_every_s or prune_every_s is; each is a
     process of its own, which takes a second of CPU if there are no old rows."""

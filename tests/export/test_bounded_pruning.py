@@ -34,7 +34,7 @@ from http_edge.server.status_files import ExportReporter, Rewriting
 from http_edge.settings.sections import Archive, Export
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids, settings_of
-from tests.export.samples import catalog_of, export_all, exported_log, exporter, findings
+from tests.export.samples import DAY_MS, catalog_of, export_all, exported_log, exporter, findings
 from tests.histories import LIMITS, Crowd, History, random_script
 from tests.log.faulty_log import FaultyLog
 
@@ -177,6 +177,29 @@ def test_a_pruning_takes_memory_for_the_rows_that_leave_and_not_for_the_age_of_t
     assert len(positions) == len(leaving)
     around = {position + by for position in leaving for by in range(-9, 10)}
     assert sorted(position for position in around if position in positions) == leaving
+
+
+def test_a_day_of_which_no_row_leaves_keeps_its_file(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    history, before, stayed = played(sqlite_log, 100), dict[str, DataFile](), set[bool]()
+    for number in range(6):
+        read_ids(history)
+        leave(sqlite_log, place)
+        assert prune(sqlite_log, place)
+        files = catalog_of(place).statements[0].manifest.files
+        after = {file.day: file for file in files}
+        assert len(files) == len(after) == 1 + number
+        for day, file in before.items():
+            is_same = file.rows == after[day].rows
+            assert (file == after[day]) == is_same
+            stayed.add(is_same)
+        crowd, later_ms = Crowd.of(number, 20), history.now_ms + DAY_MS
+        history = History(sqlite_log, crowd=crowd, start_ms=later_ms, after=sqlite_log.position())
+        history.play(random_script(number, 60))
+        before = after
+    assert stayed == {False, True}
+    assert findings(place) == []
 
 
 def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(

@@ -172,10 +172,17 @@ def _rows(rewriting: Rewriting, run: Sequence[Statement]) -> Iterator[Sequence[L
 def _rest(
     rewriting: Rewriting, run: Sequence[Statement], leaving: Positions, bounds: Bounds
 ) -> Iterator[tuple[DataFile, int]]:
-    """Write the rows that stay; yield each file and its number of contents."""
+    """Write the rows that stay; yield each file and its number of contents.
+
+    The only file of a day stays as it is if no row of it leaves.
+    """
     for day, files in files_by_day(run):
         for table in _gathered(_stays(rewriting, files, leaving), bounds):
-            yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
+            if len(files) == 1 and table.num_rows == files[0].rows:
+                file = files[0]
+            else:
+                file = write_data(rewriting.place, day, table, rewriting.version)
+            yield file, contents_in(table)
 
 
 def _stays(
