@@ -47,6 +47,7 @@ from eventstore.parquet.opening import (
 )
 from eventstore.parquet.proofs import message_proof
 from http_edge.cli.arguments import named_place, parsed, utf8
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.projections_program import answer_of_program, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
@@ -97,7 +98,7 @@ def _instant(text: str) -> datetime:
     return at
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=Group, no_args_is_help=False)
 def audit() -> None:
     """Show from an export what happened to a message or an identity.
 

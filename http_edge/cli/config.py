@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.settings import with_settings
 from http_edge.settings.reference import markdown_reference, toml_reference
 from http_edge.settings.sources import Loaded, shown
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show the settings in force, and all available settings."""
 

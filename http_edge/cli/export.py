@@ -21,6 +21,7 @@ from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused,
 from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.arguments import named_place
+from http_edge.cli.group import Group
 from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import (
     json_option,
@@ -66,7 +67,7 @@ _to: Final = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @_to
 @click.option("--watch", is_flag=True, help="Keep exporting new events until interrupted.")
 @click.option("--compact", "compacting", is_flag=True, help="Merge small files at the end.")

@@ -10,6 +10,7 @@ from rich.console import Console
 from actors.placement.port import Placed
 from http_edge.cli import erasure
 from http_edge.cli.arguments import did_argument
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import RunningMediator, for_operators
 
@@ -33,7 +34,7 @@ _REFUSALS: Final = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def identities() -> None:
     """Give identities dedicated hosts, return them to their shards; erase identities.
 

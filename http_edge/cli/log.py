@@ -39,6 +39,7 @@ from eventstore.stores.recorder_log import (
 )
 from http_edge.cli.archive import archive
 from http_edge.cli.erasure import erase_names
+from http_edge.cli.group import Group
 from http_edge.cli.output import (
     counted,
     json_option,
@@ -84,7 +85,7 @@ known_option: Final = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def log() -> None:
     """Check the event log; move old rows to its archive."""
 

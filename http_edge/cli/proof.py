@@ -21,6 +21,7 @@ from eventstore.log.public_key import PublicKey, PublicKeyRefused
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead
 from http_edge.cli.arguments import export_named, source_option
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
@@ -31,7 +32,7 @@ from http_edge.settings.sources import Loaded
 _EVENTS = ("at", "event", "by", "sender_did", "partition", "position", "seal_digest")
 
 
-@click.group()
+@click.group(cls=Group)
 def proof() -> None:
     """Check proofs from the log offline; show that one head continues another."""
 

@@ -9,13 +9,14 @@ import click
 
 from http_edge.admin.operators import QUEUES_MAX
 from http_edge.cli.arguments import did_argument, require_consent, yes_option
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.running_mediator import RunningMediator, for_operators, unknown_identity
 
 _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """Show the queues of a running mediator; empty a queue.
 

@@ -10,6 +10,7 @@ import click
 
 from actors.placement.port import Placed
 from http_edge.cli.arguments import utf8
+from http_edge.cli.group import Group
 from http_edge.cli.output import json_option, print_json, print_table, progress_bar
 from http_edge.cli.running_mediator import RunningMediator, for_operators
 from http_edge.server.exits import Exit, Stop
@@ -33,7 +34,7 @@ _REFUSALS: Final = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def shards() -> None:
     """Show which hosts own the shards of a running mediator; move shards.
 

@@ -36,6 +36,18 @@ def test_a_group_without_a_command_shows_its_help(run: Run, group: list[str]) ->
     assert ran.out == run(*group, "--help").out
 
 
+@pytest.mark.parametrize(
+    "group", ["queue", "shards", "identities", "log", "export", "proof", "audit", "config"]
+)
+def test_the_help_of_a_group_says_in_whole_what_each_command_does(run: Run, group: str) -> None:
+    shown = " ".join(run(group, "--help").out.split())
+    found = poste.get_command(click.Context(poste), group)
+    assert isinstance(found, click.Group)
+    for name, command in found.commands.items():
+        summary = " ".join((command.help or "").partition("\n\n")[0].split())
+        assert f" {name} {summary.partition('. ')[0].rstrip('.')}" in shown
+
+
 def test_options_of_settings_show_their_defaults_choices_and_bounds(run: Run) -> None:
     shown = " ".join(run("serve", "--help").out.split())
     assert "[default: 127.0.0.1:8080; host:port" in shown
