@@ -333,7 +333,7 @@ class DedicatedPlaces:
     async def _leave_shard(self, did: str, to: str) -> Placed:
         """Move an identity from its shard to a host. Raises: HostUnavailable."""
         is_first = did not in self._list.known
-        if is_first and (refused := await self._refused(did)) is not None:
+        if is_first and (refused := await self._dedicate_in_log(did)) is not None:
             return refused
         await self._adopt(did, to, await self._handed_out(did, is_first=is_first))
         return Placed.DONE
@@ -343,7 +343,7 @@ class DedicatedPlaces:
         self._returned.pop(did, None)
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
-    async def _refused(self, did: str) -> Placed | None:
+    async def _dedicate_in_log(self, did: str) -> Placed | None:
         """Record in the log that an identity is dedicated; return None, or the reason why not.
 
         Raises: HostUnavailable.

@@ -4,8 +4,8 @@ Without a query, this is the short URL of the public invitation; with ``id`` or 
 ``label`` it is that of another invitation. A short URL redirects to the long URL, or answers a
 client that asks for JSON with the message. With an invitation in the query, this is the long URL:
 it shows a browser a page with a QR code and a link, and answers other clients with the message. One
-code serves wallets of both generations. The page contains no script, and nothing from the query but
-a label.
+code serves wallets of both generations. A page contains no script, and nothing from the query but a
+label. What is refused is refused to a browser by a page, too.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ a { display: block; padding: .75rem; border-radius: .5rem; background: #0b57d0; 
 small, code { display: block; margin-top: 1rem; opacity: .8; overflow-wrap: anywhere; }
 code { font-size: .65rem; text-align: left; user-select: all; }
 """)
+_REFUSED: Final = {
+    UNKNOWN: (
+        HTTPStatus.NOT_FOUND,
+        "No such invitation",
+        "This mediator has no such invitation. The link may be cut off: copy it as a whole.",
+    ),
+    EXPIRED: (HTTPStatus.GONE, "Invitation expired", "Get a new one from the mediator's operator."),
+}
+"""The status, the title and the sentence for a person."""
 _BODY: Final = Template("""\
 <p>Scan this code with your wallet to receive your messages through this mediator.</p>
 $code
@@ -65,7 +74,7 @@ class InvitationPage:
         self._clock = clock
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer with JSON, a redirect or the page; 404 if unknown or foreign, 410 if expired.
+        """Answer with JSON, a redirect or a page; 404 if unknown or foreign, 410 if expired.
 
         ``?protocol=connections`` asks for the connections 1.0 form of the public invitation,
         ``?protocol=out-of-band-2`` for the out-of-band 2.0 form alone.
@@ -74,12 +83,12 @@ class InvitationPage:
         given = next(((each, text) for each, text in carried if text is not None), None)
         protocol = given[0] if given else _protocol(request)
         if protocol is None:
-            return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
+            return _refused(request, UNKNOWN)
         invitation = self._invitation(request, given)
         if invitation is None:
-            return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
+            return _refused(request, UNKNOWN)
         if invitation.terms.has_expired(self._clock()):
-            return _error(HTTPStatus.GONE, EXPIRED)
+            return _refused(request, EXPIRED)
         if _wants_json(request, is_long=given is not None):
             return _response(orjson.dumps(invitation.message(protocol)), JSON)
         if given is None:
@@ -133,14 +142,20 @@ def _wants_json(request: web.Request, *, is_long: bool) -> bool:
     return HTML not in named and (is_long or JSON in named)
 
 
-def _response(body: bytes, content_type: str) -> web.Response:
+def _response(body: bytes, content_type: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     charge_public(len(body))
     charset = "utf-8" if content_type == HTML else None
     return web.Response(
-        body=body, content_type=content_type, charset=charset, headers=_FRAME.headers
+        status=status,
+        body=body,
+        content_type=content_type,
+        charset=charset,
+        headers=_FRAME.headers,
     )
 
 
-def _error(status: HTTPStatus, code: str) -> web.Response:
-    body = orjson.dumps({"error": code})
-    return web.Response(status=status, body=body, content_type=JSON, headers=_FRAME.headers)
+def _refused(request: web.Request, code: str) -> web.Response:
+    status, title, sentence = _REFUSED[code]
+    if HTML in accepted(request):
+        return _response(_FRAME.html(title, f"<p>{sentence}</p>\n").encode(), HTML, status)
+    return _response(orjson.dumps({"error": code}), JSON, status)

@@ -204,12 +204,29 @@ async def test_a_long_url_is_json_to_who_asks_for_it(client: Client, protocol: P
     assert await response.json() == invitation.message(protocol)
 
 
-@pytest.mark.parametrize("accept", [BROWSER, "application/json"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json"])
 async def test_an_invitation_that_is_over_is_gone(client: Client, accept: str) -> None:
     path = made(expires_at_s=NOW_S).url("", "out-of-band")
     response = await client.get(path, headers={"Accept": accept})
     assert response.status == 410
     assert await response.json() == {"error": "EXPIRED_INVITATION"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "title"),
+    [
+        (made(expires_at_s=NOW_S).short_url("", "out-of-band"), 410, "Invitation expired"),
+        (made(expires_at_s=NOW_S).url("", "out-of-band"), 410, "Invitation expired"),
+        ("/invitation?id=cut", 404, "No such invitation"),
+        ("/invitation?oob=cut", 404, "No such invitation"),
+    ],
+)
+async def test_a_person_reads_on_a_page_why_there_is_no_invitation(
+    client: Client, path: str, status: int, title: str
+) -> None:
+    response = await client.get(path, headers={"Accept": BROWSER})
+    assert (response.status, response.content_type) == (status, "text/html")
+    assert f"<h1>{title}</h1>" in await response.text()
 
 
 THEIRS = Invitations(KeyPair.from_seed(b"t" * 32), "Poste", f"{BASE}/didcomm").public()
@@ -237,7 +254,14 @@ async def test_what_is_not_ours_and_what_never_was_look_the_same(
     client: Client, query: str, accept: str
 ) -> None:
     response = await client.get(f"/invitation?{query}", headers={"Accept": accept})
-    assert response.status == 404
+    never = await client.get("/invitation?id=never", headers={"Accept": accept})
+    assert response.status == never.status == 404
+    assert response.content_type == ("text/html" if accept == BROWSER else "application/json")
+    assert await response.read() == await never.read()
+
+
+async def test_a_program_learns_that_an_invitation_is_not_known(client: Client) -> None:
+    response = await client.get("/invitation?id=never")
     assert await response.json() == {"error": "UNKNOWN_INVITATION"}
 
 
