@@ -29,7 +29,10 @@ from http_edge.listener.written_answers import PiecedBody, SmallAnswer
 
 ERRORS: Final[dict[Refusal, tuple[int, str | None]]] = {
     Refusal.INVALID_COMMAND: (400, "payload: breaks a rule of its command"),
-    Refusal.INVALID_SIGNATURE: (401, "signature: does not verify over header and payload"),
+    Refusal.INVALID_SIGNATURE: (
+        401,
+        "signature: does not verify over the canonical JSON of header and payload",
+    ),
     Refusal.INVALID_SIGNATURES: (401, "payload: a signature in it does not verify"),
     Refusal.UNAUTHORIZED_COMMAND: (
         401,

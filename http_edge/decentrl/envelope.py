@@ -72,7 +72,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     except msgspec.ValidationError as error:
         return invalid(strict_json.rule_of(error, "header"))
     if header.channel not in CHANNELS:
-        return invalid("header.channel: is not one of the three channels")
+        return invalid(f"header.channel: is not one of {', '.join(sorted(CHANNELS))}")
     if not _UUID_V4.fullmatch(header.nonce):
         return invalid("header.nonce: is not a UUID of version 4")
     if len(header.sender_did.encode()) > did_bytes_max:

@@ -100,6 +100,15 @@ async def test_a_registration_that_is_refused_names_the_member_and_the_rule(
     assert answer.json["detail"] == f"{SEALED}: {rule}"
 
 
+async def test_an_unknown_channel_is_refused_with_the_names_of_all_channels(
+    mediator: Mediator,
+) -> None:
+    answer = await mediator.send(ALICE, "hi", channel="TWO_WAY")
+    assert answer.json["detail"] == (
+        "header.channel: is not one of DIRECT_AUTHENTICATED, ONE_WAY_PUBLIC, TWO_WAY_PRIVATE"
+    )
+
+
 async def test_an_ephemeral_key_in_another_encoding_is_named_itself(mediator: Mediator) -> None:
     in_hex = {"requestor_ephemeral_public_key": ALICE.ephemeral_public.hex()}
     answer = await mediator.send(ALICE, registration(TERMS) | in_hex)
