@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from http_edge.crypto import strict_json
-from http_edge.crypto.canonical_json import NotCanonical, canonical
+from http_edge.crypto.canonical_json import canonical
 from http_edge.decentrl.answers import Rejected, invalid
 
 _MEMBERS: Final = ("header", "payload", "signature")
@@ -39,14 +39,10 @@ class CommandEnvelope(_Header, frozen=True):
     signature: str
     has_floats: bool
 
-    def signed_bytes(self) -> bytes | None:
-        """The canonical JSON of ``{header, payload}`` (4.4); None if it has no such form."""
-        try:
-            return canonical(
-                {"header": self.header, "payload": self.payload}, has_floats=self.has_floats
-            )
-        except NotCanonical:
-            return None
+    def signed_bytes(self) -> bytes:
+        """The canonical JSON of ``{header, payload}`` (4.4), which all JSON that was read has."""
+        signed = {"header": self.header, "payload": self.payload}
+        return canonical(signed, has_floats=self.has_floats)
 
 
 def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:

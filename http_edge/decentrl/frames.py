@@ -102,8 +102,6 @@ def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | AuthRe
         message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
     except strict_json.JsonRefused as error:
         return _invalid(f"message: {error.rule}")
-    except UnicodeEncodeError:
-        return _invalid("message: is not JSON in UTF-8")
     except msgspec.ValidationError as error:
         return _invalid(strict_json.rule_of(error, "message"))
     if message.type != "AUTHENTICATE":
@@ -125,7 +123,7 @@ def is_pong(text: str) -> bool:
         return False
     try:
         message = strict_json.parse(text.encode())
-    except (strict_json.JsonRefused, UnicodeEncodeError):
+    except strict_json.JsonRefused:
         return False
     return isinstance(message, dict) and message.get("type") == "PONG"
 

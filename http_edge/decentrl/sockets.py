@@ -21,7 +21,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import IdentityGone, Notice, Registered, Reply
 from actors.core.submissions import Submission
 from actors.host.clock import Clock
-from http_edge.crypto.canonical_json import NotCanonical
 from http_edge.crypto.signatures import verify_object
 from http_edge.decentrl import frames
 from http_edge.decentrl.frames import Authenticate, AuthFailure, AuthRejected
@@ -189,7 +188,7 @@ class SocketEndpoint:
         public_key = document.signing_keys.get(message.signing_key_id)
         if public_key is None:
             return AuthRejected(AuthFailure.SIGNING_KEY_NOT_FOUND)
-        if not _is_signed(message, public_key):
+        if not verify_object(public_key, message.signed(), message.signature):
             return AuthRejected(AuthFailure.INVALID_SIGNATURE)
         return message
 
@@ -330,10 +329,3 @@ async def _first_message(
         elif frame.type is not WSMsgType.PONG:
             return frame
     return None
-
-
-def _is_signed(message: Authenticate, public_key: bytes) -> bool:
-    try:
-        return verify_object(public_key, message.signed(), message.signature)
-    except NotCanonical:
-        return False

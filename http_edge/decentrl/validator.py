@@ -151,7 +151,7 @@ class CommandValidator:
                 Refusal.INVALID_SIGNATURE, f"signature: is not base64 of {SIGNATURE_BYTES} bytes"
             )
         signed = command.signed_bytes()
-        if signed is None or not verify(public_key, signed, signature):
+        if not verify(public_key, signed, signature):
             return Rejected(Refusal.INVALID_SIGNATURE)
         try:
             row = self._row(command)

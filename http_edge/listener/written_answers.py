@@ -129,9 +129,3 @@ class PiecedBody(Payload):
                 await writer.write(self._value.popleft())
         finally:
             connection.write_in_pieces(None)
-
-    @override
-    async def write_with_length(
-        self, writer: AbstractStreamWriter, content_length: int | None
-    ) -> None:
-        await self.write(writer)

@@ -133,9 +133,10 @@ def wrap(
     if object_in(envelope) is None:
         return None
     # DIDComm v1 names the agent and all mediators by their keys.
-    if _is_v2(envelope) or any(read_key(text) is None for text in (did, *routing_keys)):
+    keys = [key for text in (did, *routing_keys) if (key := read_key(text)) is not None]
+    if _is_v2(envelope) or len(keys) <= len(routing_keys):
         return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id, fetched)
-    return forward_v1.wrap(envelope, did, routing_keys, new_id)
+    return forward_v1.wrap(envelope, keys[0], keys[1:], new_id)
 
 
 def _is_v2(envelope: bytes) -> bool:

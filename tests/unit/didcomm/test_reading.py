@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
@@ -202,3 +202,21 @@ async def test_a_forward_of_a_v1_agent_to_any_did_of_ours_is_opened(to: str) -> 
     found = await READER.read(pack(orjson.dumps(outer), [OURS.public], None), b"")
     assert isinstance(found, ForUs)
     assert found.message.id == "ping"
+
+
+async def test_a_forward_makes_the_mediator_open_one_envelope_at_most() -> None:
+    """Each costs key agreements, and its sender one forward."""
+    mine = packed(ALICE.plaintext(PEER4), PEER4)
+    two = {**forward(mine, OWN.peer2), "attachments": [{"data": {"json": mine}}] * 2}
+    found = await READER.read(orjson.dumps(packed(two, None)), b"")
+    assert found == NotTaken(RejectionReason.NOT_A_MESSAGE, "routing/2.0/forward", 1)
+    head = {"@type": NEW_PREFIX + "routing/1.0/forward", "msg": mine}
+    both = orjson.dumps({**head, "to": [base58(OURS.public), base58(OTHER.public)]})
+    found = await READER.read(pack(both, [OURS.public], None), b"")
+    assert found == NotTaken(RejectionReason.NOT_A_MESSAGE, "routing/1.0/forward", 1)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"no json", b'{"id":"did:web:other.example"}', b"{}"])
+def test_the_document_of_another_did_is_none_of_a_did_web(body: bytes) -> None:
+    """Its keys would be those of a DID that its host does not speak for."""
+    assert methods(lambda: 0)["did:web:"].read("did:web:agent.example", body, b"") is None

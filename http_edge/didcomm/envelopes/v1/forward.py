@@ -46,20 +46,17 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
 
 
 def wrap(
-    envelope: bytes, did: str, routing_keys: Sequence[str], new_id: Callable[[], str]
+    envelope: bytes, to: bytes, routing_keys: Sequence[bytes], new_id: Callable[[], str]
 ) -> bytes | None:
-    """Wrap an envelope for the agent ``did`` for its outermost mediator.
+    """Wrap an envelope for the agent with the raw key ``to`` for its outermost mediator.
 
-    ``routing_keys`` are in the order from the agent outwards (RFC 0067); each forward names the
-    next hop inwards. The innermost forward names the agent's key in the connection, by which its
-    own mediator knows it. ``envelope`` is JSON. None if nothing can be packed to one of the keys.
+    ``routing_keys``, raw too, are in the order from the agent outwards (RFC 0067); each forward
+    names the next hop inwards. The innermost forward names the agent's key in the connection, by
+    which its own mediator knows it. ``envelope`` is JSON. None if nothing can be packed to one of
+    the keys.
     """
-    to = keys.read_key(did)
     try:
-        for text in routing_keys:
-            key = keys.read_key(text)
-            if key is None or to is None:
-                return None
+        for key in routing_keys:
             head = {"@type": FORWARD, "@id": new_id(), "to": keys.base58(to)}
             forward = orjson.dumps({**head, "msg": orjson.Fragment(envelope)})
             envelope, to = pack(forward, [key], None), key

@@ -12,7 +12,7 @@ from typing import Final
 
 import orjson
 
-from http_edge.crypto.encoding import b64encode, base64_of_json
+from http_edge.crypto.encoding import base64_of_json
 from http_edge.didcomm.envelopes.messages import (
     ID_CHARS_MAX,
     NEW_PREFIX,
@@ -128,15 +128,13 @@ def addressed(message: Json, sender_did: str, recipient_did: str) -> bytes:
 
 
 def write_attachment(attachment: Attachment) -> Json:
-    """Write an attachment as JSON."""
-    head: Json = {"id": attachment.id}
-    if attachment.media_type:
-        head["media_type"] = attachment.media_type
+    """Write an attachment as JSON; none is signed: only handshakes of DIDComm v1 sign theirs."""
+    assert attachment.jws is None
     if attachment.inlined:
-        return {**head, "data": {"json": orjson.Fragment(attachment.content)}}
-    if attachment.jws is None:
-        return {**head, "data": {"base64": base64_of_json(attachment.content)}}
-    return {**head, "data": {"base64": b64encode(attachment.content), "jws": attachment.jws}}
+        data: Json = {"json": orjson.Fragment(attachment.content)}
+    else:
+        data = {"base64": base64_of_json(attachment.content)}
+    return {"id": attachment.id, "data": data}
 
 
 def _attached(attachments: Attachments) -> Json:
