@@ -62,3 +62,16 @@ def test_a_key_that_a_document_repeats_is_counted_once() -> None:
     methods = [{"id": f"#{n}", "publicKeyBase58": base58(KEY)} for n in range(40)]
     document = legacy(recipientKeys=["#39"], routingKeys=[did_key(ROUTING)])
     assert read(document | {"publicKey": methods}) == ((KEY,), (ROUTING,), URL)
+
+
+@pytest.mark.parametrize("service", [[], [{"type": "IndyAgent", "recipientKeys": []}]])
+def test_a_document_that_says_nothing_of_its_keys_is_that_of_the_first_alone(
+    service: list[object],
+) -> None:
+    """Old agents list the keys of their mediators, too, who must not connect as the agent."""
+    methods = [{"id": f"#{n}", "publicKeyBase58": base58(key)} for n, key in enumerate(KEYS[:3])]
+    bare = {"publicKey": methods, "authentication": [], "service": service}
+    assert read(legacy() | bare) == ((KEYS[0],), (), "")
+    authentication = ["#2", "#2", {"publicKey": "#1"}, "#unknown"]
+    named = bare | {"authentication": authentication}
+    assert read(legacy() | named) == ((KEYS[2], KEYS[1]), (), "")

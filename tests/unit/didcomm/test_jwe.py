@@ -21,6 +21,7 @@ from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
 from http_edge.didcomm.envelopes.v2 import content_encryption, envelope
 from http_edge.didcomm.envelopes.v2.envelope import (
     KID_CHARS_MAX,
+    RECIPIENTS_MAX,
     Recipient,
     Sealed,
     Sender,
@@ -166,6 +167,17 @@ def test_what_is_remembered_of_an_envelope_is_as_long_as_a_key_id(sender: Named 
 
     assert named(KID_CHARS_MAX) is not None
     assert named(KID_CHARS_MAX + 1) is None
+
+
+def test_an_envelope_names_so_many_recipients_by_ids_so_long_and_no_more() -> None:
+    def naming(*kids: str) -> Sealed | None:
+        return sealed_in(jwe(b"hello", [Named(kid, askar(BOB)) for kid in kids], None))
+
+    many = [f"did:b#{number}" for number in range(RECIPIENTS_MAX)]
+    assert naming(*many) is not None
+    assert naming(*many, "did:b#last") is None
+    assert naming("b" * KID_CHARS_MAX) is not None
+    assert naming("did:b#1", "b" * (KID_CHARS_MAX + 1)) is None
 
 
 @pytest.mark.parametrize("enc", ENCS)

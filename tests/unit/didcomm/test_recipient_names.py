@@ -102,6 +102,12 @@ def test_what_is_no_key_and_no_did_has_no_name(text: object) -> None:
     assert canonical_name(text) is None
 
 
+def test_a_name_has_so_many_characters_and_no_more() -> None:
+    longest = "did:web:".ljust(NAME_CHARS_MAX, "a")
+    assert canonical_name(longest) == canonical_name(longest + "#key-1") == longest
+    assert canonical_name(longest + "a") is None
+
+
 def test_a_long_form_of_another_hash_has_no_name() -> None:
     other = encode_peer4({"service": []}).rpartition(":")[0]
     assert canonical_name(other + PEER_4[len(PEER_4_SHORT) :]) is None

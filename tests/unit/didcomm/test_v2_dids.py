@@ -30,7 +30,12 @@ from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, read_type
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2, encode_peer4
+from http_edge.didcomm.envelopes.peer_dids import (
+    DID_CHARS_MAX,
+    encode_peer2,
+    encode_peer4,
+    multihash,
+)
 from http_edge.didcomm.envelopes.public_keys import (
     MULTIBASE_CHARS_MAX,
     Curve,
@@ -354,6 +359,18 @@ def test_a_did_that_is_too_long_has_no_document() -> None:
             assert (resolve_document(did) is not None) is is_read
 
 
+@pytest.mark.parametrize("content", [b"\x80\x04{]", b"\x80\x04[]", b"\x80\x05{}", b"{}", b""])
+def test_a_did_whose_content_is_no_json_object_has_no_document(content: bytes) -> None:
+    encoded = "z" + b58encode(content).decode("ascii")
+    assert resolve_document(f"did:peer:4{multihash(encoded)}:{encoded}") is None
+
+
+def test_an_agent_has_no_service_whose_text_in_its_did_is_no_json() -> None:
+    found = resolve_document(f"did:peer:2.V{write_multibase(ED)}.S{b64encode(b'{]')}")
+    assert found is not None
+    assert (found.services, found.authentication["key-1"]) == ([], ED)
+
+
 def test_a_bare_key_is_on_the_curve_that_its_type_names() -> None:
     bare = {"publicKeyBase58": base58(ED.raw)}
     assert read_method({**bare, "type": "X25519KeyAgreementKey2019"}) == PublicKey(
@@ -372,6 +389,12 @@ def test_a_text_that_is_longer_than_any_key_is_not_decoded(
     assert read_multibase("z" + "1" * MULTIBASE_CHARS_MAX) is None
     bare = "1" * (MULTIBASE_CHARS_MAX + 1)
     assert read_method({"type": "X25519KeyAgreementKey2019", "publicKeyBase58": bare}) is None
+
+
+@pytest.mark.parametrize("digit", ["0", "O", "I", "l"])
+def test_a_text_with_what_is_no_digit_of_base58_is_no_key(digit: str) -> None:
+    text = write_multibase(X)
+    assert read_multibase(text[:-1] + digit) is None
 
 
 def test_nothing_is_agreed_on_with_a_signing_key() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from http_edge.didcomm.envelopes.did_documents import SeenDids
 from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     Forward,
@@ -17,12 +18,14 @@ from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import peer4_short
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v1.envelope import pack as pack_v1
+from http_edge.didcomm.envelopes.v2.signed import read_signed
 from http_edge.didcomm.envelopes.versions import (
     MEDIA_TYPES,
     Envelopes,
     media_type_of,
     wrap,
 )
+from http_edge.didcomm.protocols.problems import Problem, report_of
 from tests.unit.didcomm.v2_agent import V2Agent, recipient
 from tests.unit.didcomm.v2_mediator import (
     ALICE,
@@ -65,6 +68,18 @@ def test_envelopes_are_forwarded_in_their_order_however_they_are_written() -> No
             found = followed(forwarded({"next": named}, attached, expires_time=9, delay_milli=-5))
             payloads = [orjson.dumps({**JWE, "n": 1}), packed]
             assert found == Forward([bob.peer4_short], payloads, 9, -5)
+
+
+@pytest.mark.parametrize(("named", "to"), [({}, None), ({"from": PEER4}, [PEER4])])
+def test_an_open_report_names_the_sender_that_its_forward_names(
+    named: dict[str, str], to: list[str] | None
+) -> None:
+    question = forwarded({"next": "unknown"}, [{"data": {"json": JWE}}], **named)
+    report = report_of(Problem.UNKNOWN_RECIPIENT)
+    written = ENVELOPES.of(question.version).report_openly(question, report, "r")
+    signed = read_signed(orjson.loads(written.body), SeenDids())
+    assert signed is not None
+    assert orjson.loads(signed.payload).get("to") == to
 
 
 def test_a_recipient_has_one_name_in_every_spelling() -> None:

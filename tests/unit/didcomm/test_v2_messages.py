@@ -118,8 +118,10 @@ def test_every_spelling_of_every_own_key_is_known() -> None:
 
 
 def test_the_account_is_the_one_of_the_same_keys_in_v1_where_the_document_proves_it() -> None:
-    for did in (ALICE.dids.did_key, ALICE.dids.peer2, PEER4):
-        sender = unpacked(ALICE.pack(ALICE.plaintext(did), recipient(OWN, OWN.peer4), did)).sender
+    bare = ALICE.dids.did_key  # stands for its only agreement key
+    for did, kid in ((bare, None), (bare, bare), (ALICE.dids.peer2, None), (PEER4, None)):
+        body = ALICE.pack(ALICE.plaintext(did), recipient(OWN, OWN.peer4), did, kid=kid)
+        sender = unpacked(body).sender
         assert sender is not None
         assert sender.did == did_key(AGENT.public)
     v1 = ENVELOPES.unpack(pack_v1(b"{}", [OURS.public], AGENT))

@@ -10,6 +10,7 @@ import pytest
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, unpack
 from http_edge.didcomm.envelopes.v2.version import V2
 from http_edge.didcomm.envelopes.versions import wrap
@@ -85,6 +86,7 @@ def test_mediators_learn_an_agent_by_the_did_that_it_has_with_them_if_either_has
     [
         (ENVELOPE, DID, "no key"),
         (ENVELOPE, DID, base58(bytes(32))),
+        (ENVELOPE, DID, x25519_name(bytes(32))),
         (b"", DID, base58(NEAR.public)),
         (b"no json", DID, base58(NEAR.public)),
         (ENVELOPE + b',"to":"x"', DID, base58(NEAR.public)),

@@ -222,6 +222,8 @@ def test_floats_have_a_number() -> None:
 def test_brackets_within_strings_are_no_parts(text: str) -> None:
     value = [text * (CONTAINERS_MAX + 1), {text * (CONTAINERS_MAX + 1): text}]
     assert parse(json.dumps(value).encode()) == value
+    all_there_may_be = [*value, [[]] * (CONTAINERS_MAX - 3)]
+    assert parse(json.dumps(all_there_may_be).encode()) == all_there_may_be
     with pytest.raises(JsonRefused, match="too many parts"):
         parse(json.dumps([*value, [[], {}] * (CONTAINERS_MAX // 2)]).encode())
 

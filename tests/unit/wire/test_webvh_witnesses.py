@@ -84,6 +84,19 @@ def test_an_approval_is_of_all_entries_before_and_of_none_after() -> None:
     assert is_believed(made, [first, approved(made, 2, ANN)])
 
 
+def test_witnesses_approve_every_entry_until_one_names_others() -> None:
+    made = log(witness=witnesses(1, ANN))
+    for number in (2, 3, 4):
+        made.add({}, OWNER)
+        assert not is_believed(made, [approved(made, number - 1, ANN)])
+        assert is_believed(made, [approved(made, number, ANN)])
+
+
+def test_a_log_that_is_no_json_needs_no_file_of_proofs() -> None:
+    made = log(witness=witnesses(1, ANN))
+    assert witness_url(made.did, made.text + b"{]") is None
+
+
 def test_proofs_that_name_no_witness_are_passed_over_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
