@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -95,6 +96,19 @@ async def test_who_is_registered_renews_without_using_an_invitation_up(
     for identity, token in ((alice, first), (alice, fresh), (bob, fresh)):
         assert (await register(mediator, identity, token)).status == 200
     assert mediator.facts().count("invitation-used.1") == 2
+
+
+@registration("invitation")
+async def test_a_registration_with_a_nonce_that_was_used_uses_no_invitation_up(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    nonce, token = str(uuid4()), invitation(single_use=True)
+    payload = mediator.registration(alice)
+    assert (await mediator.send(alice, payload, nonce=nonce)).refusal == UNAUTHORIZED
+    replayed = await mediator.send(alice, payload | {"invitation": token}, nonce=nonce)
+    assert replayed.refusal == (401, "DUPLICATE_NONCE")
+    assert mediator.facts().count("invitation-used.1") == 0
+    assert (await register(mediator, bob, token)).status == 200
 
 
 @registration("invitation")

@@ -26,8 +26,8 @@ from http_edge.didcomm.protocols.protocol import NOT_DONE, Family, Outcome, no_a
 def acknowledged(message: Message, outcome: Outcome) -> Outcome:
     """Add an acknowledgement to ``outcome`` if the message asked for one and gets no reply.
 
-    Forwards (RFC 0317: mediators must not), acknowledgements and problem reports get none, nor does
-    a message that did nothing.
+    Acknowledgements and problem reports get none, nor does a message that did nothing. A forward is
+    read as one that asks for none (RFC 0317: mediators must not).
     """
     is_answered = outcome.reply is not None or outcome.envelope is not None
     if is_answered or outcome is NOT_DONE or not _is_due(message):
@@ -49,5 +49,4 @@ def families() -> Sequence[Family]:
 
 def _is_due(message: Message) -> bool:
     kind = message.type
-    is_routing = message.is_forward or kind.family == "routing"
-    return message.wants_ack and not (is_routing or kind.is_ack or kind.is_problem_report)
+    return message.wants_ack and not (kind.is_ack or kind.is_problem_report)

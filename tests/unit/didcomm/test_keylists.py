@@ -16,6 +16,7 @@ from actors.core.commands import (
     Command,
     Connect,
     Connection,
+    FindAccount,
     FindKeyOwner,
     GrantMediation,
     ReleaseKey,
@@ -220,6 +221,37 @@ async def test_a_key_whose_removal_had_no_answer_is_free_if_it_was_removed(
         again = await lists.change(owner, COMMAND, remove)
         assert again == Changed({name: how == "refused"})
         assert await lists.change(keys.did_key(BOB), COMMAND, add) == Changed({name: False})
+
+
+async def test_a_key_is_free_once_its_removal_is_carried_out_though_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not known at the first look, there at the second, and gone at the third."""
+    owner, name = keys.did_key(ALICE), keys.base58(FIRST)
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+
+        async def carry_out() -> None:
+            await agents.ask(owner, UpdateKeylist([], [name]), COMMAND, KeylistChanged)
+
+        def looks() -> Iterator[float]:
+            agents.refused[FindAccount] = Refusal.TEMPORARILY_UNAVAILABLE
+            yield 0
+            agents.refused.clear()
+            agents.before_answer[FindAccount] = carry_out
+            yield 0
+            yield 0
+
+        monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", looks())
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
+        await agents.connect(ALICE)
+        await agents.ask(owner, GrantMediation(), COMMAND, Done)
+        await lists.change(owner, COMMAND, KeyChanges([name], [], NO_KEYS))
+        before = asyncio.all_tasks()
+        with agents.cut_off(UpdateKeylist, is_lost=False):
+            await lists.change(owner, COMMAND, KeyChanges([], [name], NO_KEYS))
+        assert await agents.owner(FIRST) == owner
+        await asyncio.gather(*asyncio.all_tasks() - before)
+        assert await agents.owner(FIRST) is None
 
 
 async def test_only_a_removal_whose_outcome_is_unknown_is_looked_at_again_and_only_once(

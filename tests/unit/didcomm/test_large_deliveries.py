@@ -142,6 +142,21 @@ async def test_a_delivery_is_without_what_was_removed_before_it_was_read(
         assert [one.payload for one in delivery.messages] == PAYLOADS[::2]
 
 
+async def test_a_delivery_whose_host_goes_away_before_it_was_read_may_be_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with waiting(tmp_path) as (agents, _):
+        read, (host,) = agents.gateway.read, agents.hosts.running
+
+        async def after_the_host(wanted: Read) -> object:
+            agents.hosts.cut(host)
+            return await read(wanted)
+
+        monkeypatch.setattr(agents.gateway, "read", after_the_host)
+        assert await deliver(agents) is Refusal.TEMPORARILY_UNAVAILABLE
+        agents.hosts.mend(host)
+
+
 @pytest.mark.parametrize("is_here", [False, True])
 async def test_an_address_pays_for_a_delivery_although_its_socket_ends_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_here: bool

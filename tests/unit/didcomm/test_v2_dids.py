@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from http_edge.crypto.encoding import b64encode
 from http_edge.didcomm.envelopes import peer_dids, public_keys
 from http_edge.didcomm.envelopes.did_documents import (
+    FRAGMENT_CHARS_MAX,
     KEYS_MAX,
     AgentDocument,
     MessagingService,
@@ -350,6 +351,21 @@ def test_a_document_that_is_merged_keeps_what_it_had_in_front() -> None:
     assert list(found.agreement) == ["prekey", "key-2"]
     assert found.agreement["key-2"] == X
     assert found.authentication == {"key-1": ED}
+
+
+def test_a_hash_that_contains_no_document_is_not_learned() -> None:
+    seen = SeenDids()
+    seen.learn(OWN.peer4_short)
+    assert seen.resolve(OWN.peer4_short) is None
+    seen.learn(OWN.peer4)
+    assert seen.resolve(OWN.peer4_short) == resolve_document(OWN.peer4)
+
+
+def test_the_id_of_a_key_is_so_long_and_no_longer() -> None:
+    for chars, is_read in ((FRAGMENT_CHARS_MAX, True), (FRAGMENT_CHARS_MAX + 1, False)):
+        method: Json = {"id": "#".ljust(chars + 1, "k"), "publicKeyMultibase": write_multibase(X)}
+        found = read_agent_document("did:a:b", {"keyAgreement": [method]})
+        assert bool(found.agreement) is is_read
 
 
 def test_a_did_that_is_too_long_has_no_document() -> None:

@@ -320,6 +320,7 @@ def test_answers_stand_in_the_thread_and_confirm_what_asks_for_it() -> None:
     assert own["type"] == NEW_PREFIX + "trust-ping/2.0/problem-report"
     assert answered(Reply("disclosures"))["type"] == NEW_PREFIX + "trust-ping/2.0/disclose"
     assert "attachments" not in reply
+    assert "pthid" not in answered(Reply("ping-response"))
     assert answered(Reply("delivery", attachments={"": []}))["attachments"] == []
     empty = answered(Acknowledgement())
     assert empty["type"] == NEW_PREFIX + "empty/1.0/empty"
@@ -333,13 +334,14 @@ def test_a_problem_report_names_the_message_of_the_thread_that_failed() -> None:
     assert question is not None
     assert not question.wants_ack
     assert taken.sender is not None
-    answers = ProblemReport("no", "No.", "none", "e.m.no"), Reply("ping-response")
+    ping = Reply("ping-response", names_parent=True)
+    answers = ProblemReport("no", "No.", "none", "e.m.no"), ping
     report, reply = (
         ALICE.open(ENVELOPES.answer(question, one, taken.sender, "1"), keys_of(OWN, OWN.peer2))
         for one in answers
     )
     assert (report["pthid"], report["ack"]) == ("t", ["message-1"])
-    assert "ack" not in reply
+    assert not {"ack", "pthid"} & reply.keys()
 
 
 def test_attachments_of_a_member_are_among_those_of_the_whole_message() -> None:
