@@ -9,7 +9,9 @@ from urllib.parse import quote
 import pytest
 from multidict import MultiDict
 
-from actors.core.submissions import Read
+from actors.core.commands import DeletePublicEvents
+from actors.core.replies import Reply
+from actors.core.submissions import Read, Submission
 from http_edge.decentrl import public_events
 from http_edge.dids.web import document_url
 from http_edge.settings.settings import Limits
@@ -445,3 +447,24 @@ async def test_a_target_in_another_form_is_the_same(mediator: Mediator, alice: I
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 "), answer
         assert b'"said"' in answer
+
+
+async def test_many_events_are_withdrawn_in_parts_between_which_other_commands_come(
+    mediator: Mediator, alice: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = mediator.edges[0]._gateway
+    submit, submitted = gateway.submit, list[Submission]()
+
+    async def noted(submission: Submission, *sizes: int) -> Reply:
+        submitted.append(submission)
+        return await submit(submission, *sizes)
+
+    event_id = await publish(mediator, alice, "said")
+    monkeypatch.setattr(gateway, "submit", noted)
+    ids = [*map(str, range(39)), event_id]
+    await withdraw(mediator, alice, event_ids=ids)
+    assert await read(mediator, alice) == []
+    parts = [each.command for each in submitted]
+    assert parts == [DeletePublicEvents(ids[at : at + 16]) for at in (0, 16, 32)]
+    assert [each.claim is None for each in submitted] == [False, True, True], "one nonce for all"
+    assert [each.charge > 0 for each in submitted] == [True, False, False], "paid with the first"

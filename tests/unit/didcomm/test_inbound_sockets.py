@@ -14,6 +14,7 @@ from actors.core.commands import ReleaseLeases
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies, _Peer
+from http_edge.didcomm.protocols.protocol import Outcome
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
 from tests.unit.didcomm.requests import Agents, agents_of, message, raw_key
@@ -84,6 +85,19 @@ async def test_the_sessions_of_a_socket_end_before_their_agents_can_begin_others
         held.released.set()
         await asyncio.gather(ending, begins)
         assert agents.seen == [ReleaseLeases(SESSION)] * on_it
+
+
+async def test_the_leases_of_so_many_agents_without_pushes_end_with_their_socket_and_no_more(
+    tmp_path: Path,
+) -> None:
+    """A socket is asked by any number of agents; those of the others end by themselves."""
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket, _, on_it = await socket_with_agents(agents, tmp_path)
+        for number in range(1, 100):
+            socket._note_leases(agent_account(raw_key(number)).did, Outcome(handed_over=["id"]))
+        socket._note_leases("did:key:last", Outcome())
+        await socket.end()
+        assert agents.seen == [ReleaseLeases(SESSION)] * (on_it + 4)
 
 
 async def test_a_push_that_is_cancelled_before_it_begins_leaves_no_coroutine() -> None:

@@ -341,6 +341,15 @@ async def test_a_stranger_is_refused_as_not_enrolled(mediation: Mediation) -> No
     assert await mediation.code(mediation.update_name, {"updates": []}) == "e.p.req.not_enroll"
 
 
+async def test_an_agent_whose_did_is_too_long_for_a_name_is_granted_mediation_without_one(
+    mediation: Mediation,
+) -> None:
+    agent = Agent(2_001)
+    agent.did = "did:web:agent.example" + 200 * ":a"
+    assert (await mediation.request(agent)).name == "mediate-grant"
+    assert await mediation.listing_of(agent) == []
+
+
 def with_services(*endpoints: object) -> Agent:
     """An agent whose DID has services with these endpoints."""
     method = {

@@ -413,6 +413,12 @@ def test_a_text_with_what_is_no_digit_of_base58_is_no_key(digit: str) -> None:
     assert read_multibase(text[:-1] + digit) is None
 
 
+@pytest.mark.parametrize("size", [32, 33, 48])
+def test_a_key_of_no_curve_that_agents_use_is_none(size: int) -> None:
+    bls12381_g2 = b"\xeb\x01" + b"\2".ljust(size, b"x")
+    assert read_multibase("z" + b58encode(bls12381_g2).decode("ascii")) is None
+
+
 def test_nothing_is_agreed_on_with_a_signing_key() -> None:
     method: Json = {"id": "#s", "publicKeyMultibase": write_multibase(ED)}
     assert read_agent_document("did:a:b", {"keyAgreement": [method]}).agreement == {}

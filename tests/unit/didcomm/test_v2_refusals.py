@@ -340,3 +340,9 @@ def test_a_key_that_is_no_point_of_its_curve_agrees_on_nothing_and_signs_nothing
     signature = {"protected": protected, "signature": b64encode(bytes(63) + b"\1")}
     assert SeenDids().resolve(did) is not None
     assert read_signed({"payload": "e30", "signatures": [signature]}, SeenDids()) is None
+
+
+@pytest.mark.parametrize("member", ["payload", "signatures", "signature"])
+def test_a_message_with_one_member_of_a_signed_one_is_read_as_it_is(member: str) -> None:
+    message = ALICE.plaintext(PEER4, **{member: "any"})
+    assert read(ALICE.pack(message, recipient(OWN, OWN.peer2), PEER4)) is not None

@@ -163,3 +163,9 @@ def test_a_list_of_too_many_texts_is_refused_as_a_whole() -> None:
     assert message("x/1.0/y", ids=["1", "2"]).texts("ids", 2) == ["1", "2"]
     assert isinstance(message("x/1.0/y", ids=["1", "2"]).texts("ids", 1), InvalidMember)
     assert isinstance(message("x/1.0/y", ids=["1", 2]).texts("ids", 2), InvalidMember)
+
+
+@pytest.mark.parametrize("kind", [None, 5, "", "ping", "trust_ping/1/", "/1.0/ping", "x/y/ping"])
+def test_a_message_of_v1_whose_type_is_no_type_is_not_read(kind: object) -> None:
+    envelope = unpacked({**PING, "@type": kind})
+    assert ENVELOPES.of(envelope.version).read(envelope) is None

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http_edge.dids import addresses
 from http_edge.dids.addresses import CheckedNames, is_own, is_public, may_reach
 
 REFUSED = {
@@ -101,6 +102,31 @@ def test_what_stays_on_this_machine_is_its_own(address: str) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "1.1.1.1", "::ffff:192.0.2.1"])
 def test_an_address_of_another_machine_is_not_own(address: str) -> None:
     assert not is_own(address)
+
+
+@pytest.mark.parametrize(
+    ("route", "v4", "v6"),
+    [
+        (1, False, False),  # to one other machine
+        (2, True, True),  # local
+        (3, True, True),  # broadcast
+        (5, True, True),  # multicast
+        (6, True, True),  # a route that drops all, by its type
+        (-errno.ENETUNREACH, False, False),
+        (-errno.EHOSTUNREACH, False, False),
+        (-errno.EINVAL, False, False),
+        (-errno.EACCES, False, False),
+        (-errno.EOPNOTSUPP, True, False),  # of a system without IPv6
+        (-errno.EPERM, True, True),
+    ],
+)
+def test_an_address_is_own_unless_the_system_says_that_it_leads_elsewhere_or_nowhere(
+    monkeypatch: pytest.MonkeyPatch, route: int, *, v4: bool, v6: bool
+) -> None:
+    monkeypatch.setattr(addresses, "_route_type", lambda _: route)
+    assert (is_own("1.1.1.1"), is_own("2606:4700:4700::1111")) == (v4, v6)
+    assert may_reach("1.1.1.1", 8_080) is not v4
+    assert may_reach("2606:4700:4700::1111", 8_080) is not v6
 
 
 @pytest.mark.parametrize("reason", [errno.EMFILE, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT])
