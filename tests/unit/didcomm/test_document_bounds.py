@@ -75,3 +75,9 @@ def test_a_document_that_says_nothing_of_its_keys_is_that_of_the_first_alone(
     authentication = ["#2", "#2", {"publicKey": "#1"}, "#unknown"]
     named = bare | {"authentication": authentication}
     assert read(legacy() | named) == ((KEYS[2], KEYS[1]), (), "")
+
+
+def test_a_key_is_found_by_an_id_without_a_fragment() -> None:
+    named = legacy(recipientKeys=["key-1"], routingKeys=[])
+    methods = [{"id": "key-1", "publicKeyBase58": base58(KEYS[1])}]
+    assert read(named | {"publicKey": methods}) == ((KEYS[1],), (), URL)

@@ -413,6 +413,12 @@ def test_a_text_with_what_is_no_digit_of_base58_is_no_key(digit: str) -> None:
     assert read_multibase(text[:-1] + digit) is None
 
 
+@pytest.mark.parametrize("named", [[], {}, None, 5, "P-192"])
+def test_a_jwk_whose_curve_is_none_of_these_is_no_key(named: object) -> None:
+    for key in (X, key_of(Curve.P256)):
+        assert read_jwk({**write_jwk(key), "crv": named}) is None
+
+
 @pytest.mark.parametrize("size", [32, 33, 48])
 def test_a_key_of_no_curve_that_agents_use_is_none(size: int) -> None:
     bls12381_g2 = b"\xeb\x01" + b"\2".ljust(size, b"x")

@@ -125,9 +125,10 @@ async def test_an_owner_that_changes_its_mind_is_asked_again_without_a_new_table
 
 
 @pytest.mark.thorough
-async def test_no_command_waits_longer_than_the_limit() -> None:
+async def test_no_command_and_no_reading_waits_longer_than_the_limit() -> None:
     setting, routes = live(refusing=lambda _: True)
-    assert await submitted(setting) == UNAVAILABLE
+    reading = setting.gateway.read(Read("did:a:0", Page(0, 1), PublicEventsFilter()))
+    assert await asyncio.gather(submitted(setting), reading) == [UNAVAILABLE] * 2
     routes.update(table(1, "host-0"))
     assert await submitted(setting) == UNAVAILABLE
     assert 1 < len(setting.hosts["host-0"].batches) < 9

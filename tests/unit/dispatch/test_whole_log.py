@@ -7,13 +7,14 @@ from uuid import UUID
 import pytest
 
 from actors.core.partitioning import Placement
+from actors.host.measures import HostStats
 from actors.host.port import HostNotReached, HostUnavailable
 from eventstore.log import event_log
-from eventstore.log.event_log import WaitingQueue
+from eventstore.log.event_log import StorageFigures, WaitingQueue
 from eventstore.log.streams import identity_stream
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.routes import Routes
-from http_edge.dispatch.whole_log import outbound_queues, waiting_queues
+from http_edge.dispatch.whole_log import outbound_queues, storage, waiting_queues
 from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import LIMITS
 
@@ -78,3 +79,47 @@ async def test_the_stream_of_a_queue_is_computed_only_to_compare_equally_old_one
     found = await waiting_queues(gateway, 9)
     assert sorted(computed) == ["did:example:a5", "did:example:b5"]
     assert found == sorted(first.queues + second.queues, key=lambda queue: queue.place)
+
+
+def figures(used_bytes: int, free_bytes: int | None, facts_bytes: int | None) -> StorageFigures:
+    return StorageFigures(
+        facts_bytes=facts_bytes,
+        contents_bytes=None,
+        read_models_bytes=None,
+        wal_bytes=None,
+        free_bytes=free_bytes,
+        used_bytes=used_bytes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("growth", "free_disk", "free_inside", "days"),
+    [
+        ((3.0, 1.0), 40, 20, 15.0),
+        ((3.0, 1.0), 40, None, 10.0),
+        ((0.0, 0.0), 40, 20, None),
+        ((3.0, None), 40, 20, None),
+        ((3.0, 1.0), None, 20, None),
+    ],
+)
+def test_a_log_is_full_when_its_growth_has_taken_the_free_disk_and_what_is_free_inside(
+    growth: tuple[float | None, ...],
+    free_disk: int | None,
+    free_inside: int | None,
+    days: float | None,
+) -> None:
+    """Known only where every database says its part."""
+    placement = Placement(shards=4, hosts=1, databases=2)
+    hosts = [
+        HostStats(
+            name,
+            free_bytes=None if free_disk is None else free_disk // 2,
+            storage=figures(100, None if free_inside is None else free_inside // 2, number or None),
+            growth_bytes_per_day=growth[number],
+        )
+        for number, name in enumerate(placement.host_names)
+    ]
+    found = storage(placement, hosts)
+    assert found is not None
+    assert (found.used_bytes, found.facts_bytes, found.days_until_full) == (200, None, days)
+    assert storage(placement, hosts[:1]) is None
