@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 
 from actors.core.commands import Command, DeliverMessages, QueryQueue
+from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
 from http_edge.clients.didcomm.pickup import delivered
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.didcomm.identities import Identities, speaker
 from tests.edge.didcomm.newer_wallets import Sender, connected
-from tests.edge.didcomm.test_rotated_accounts import moved, say, successor
+from tests.edge.didcomm.test_rotated_accounts import (
+    end,
+    farewell,
+    is_refused,
+    moved,
+    packed,
+    say,
+    successor,
+)
 from tests.edge.didcomm.wallet_network import WalletNetwork
 
 STATUS = "messagepickup/3.0/status-request"
@@ -41,3 +51,37 @@ async def test_an_answered_message_is_not_handled_again_because_of_another_of_th
     monkeypatch.setattr(Identities, "ask", as_another_is_refused)
     assert len(delivered(await say(wallet, *FETCH))) == 1
     assert (await say(wallet, *FETCH))["message_count"] == 0
+
+
+async def test_a_message_whose_account_cannot_be_looked_up_changes_nothing_and_may_come_again(
+    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await connected(network)
+    recipient, wallet = await old.new_recipient(), successor(network, old)
+    await say(wallet, STATUS, from_prior=moved(old, wallet))
+    await Sender(network).write(recipient, "one")
+    await network.mediator.restart()
+
+    async def unknown(*_: Any, **__: Any) -> Refusal:
+        return Refusal.TEMPORARILY_UNAVAILABLE
+
+    with monkeypatch.context() as away:
+        away.setattr(Identities, "find_account", unknown)
+        # The first message finds out that the account is that of another DID.
+        assert (await say(wallet, *FETCH))["description"]["code"] == "e.m.me.try-again"
+        again = await network.post(packed(wallet, *FETCH), content_type=MEDIA_TYPE)
+        assert (again.status, again.json) == (503, {"error": "try-again"})
+    assert len(delivered(await say(wallet, *FETCH))) == 1
+
+
+async def test_the_end_of_a_relationship_may_come_again_while_its_host_is_away(
+    network: WalletNetwork,
+) -> None:
+    wallet, host = await connected(network), host_name(0)
+    network.mediator.hosts.cut(host)
+    answer = await network.post(farewell(wallet), content_type=MEDIA_TYPE)
+    assert (answer.status, answer.json) == (503, {"error": "try-again"})
+    network.mediator.hosts.mend(host)
+    assert not await is_refused(wallet)
+    assert await end(wallet) == 202
+    assert await is_refused(wallet)

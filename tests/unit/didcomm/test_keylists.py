@@ -30,6 +30,14 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
+from http_edge.listener import address_charge
+from http_edge.listener.address_charge import (
+    AddressCharge,
+    AddressRates,
+    charged_to,
+    page_turn,
+)
+from http_edge.settings.settings import Rates
 from tests.unit.didcomm.requests import ALICE, BOB, COMMAND, Agents, agents_of, raw_key
 from tests.unit.didcomm.stepped_identities import ADD, KEY, OWNER, REMOVE, Stepped, mediated
 
@@ -292,6 +300,29 @@ async def test_no_claim_of_another_frees_a_key_that_is_registered_or_the_short_d
         assert isinstance(changed, Changed)
         assert changed.failed == {listed: "client_error", own: "client_error"}
         assert asyncio.all_tasks() == others, "nothing is to be settled"
+
+
+async def test_a_change_of_many_keys_whose_turn_comes_too_late_is_refused_and_a_small_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address_charge, "_TURN_S_MAX", 0.05)
+    owner = keys.did_key(ALICE)
+    names = [keys.base58(raw_key(number)) for number in range(17)]
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        lists = Keylists(agents, keys_max=50, command_s_max=100)
+        await agents.connect(ALICE)
+        await agents.ask(owner, GrantMediation(), COMMAND, Done)
+        agents.seen.clear()
+        charged_to(AddressCharge(AddressRates(Rates(), 1), "203.0.113.1", lambda: 0))
+        async with page_turn():
+            many = KeyChanges(names, [], NO_KEYS)
+            assert await lists.change(owner, COMMAND, many) is Refusal.RATE_LIMITED
+            assert agents.seen == []
+            few = await lists.change(owner, COMMAND, KeyChanges(names[1:], [], NO_KEYS))
+        assert few == Changed(dict.fromkeys(names[1:], False))
+        assert await lists.change(owner, COMMAND, KeyChanges([], names, NO_KEYS)) == Changed(
+            {name: name != names[0] for name in names}
+        )
 
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:

@@ -27,7 +27,12 @@ def service(uri: str, *routing_keys: str) -> dict[str, object]:
 
 def fetched(did: str) -> AgentDocument | Fetch | None:
     there = read_agent_document(KNOWN, {"id": KNOWN, "service": [service("wss://far.example")]})
-    return {KNOWN: there, NEEDED: Fetch.NEEDED, FAILED: Fetch.FAILED}.get(did)
+    results: dict[str, AgentDocument | Fetch] = {
+        KNOWN: there,
+        NEEDED: Fetch.NEEDED,
+        FAILED: Fetch.FAILED,
+    }
+    return results.get(did)
 
 
 def agent(*uris: str) -> str:

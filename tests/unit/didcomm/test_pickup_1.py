@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from actors.core.commands import Command, Listen
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import Attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
@@ -432,3 +433,19 @@ def test_a_message_goes_into_a_batch_as_it_is_and_is_not_read_for_that(
     monkeypatch.delattr(orjson, "loads")
     item = write_attachment(Attachment("id-1", payload, inlined=True))
     assert orjson.dumps(item) == b'{"@id":"id-1","id":"id-1","message":%s}' % payload
+
+
+async def test_a_long_poll_that_no_host_would_wake_is_answered_at_once(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = holder.identities.ask
+
+    async def without_listening(target: str, command: Command, *args: Any, **how: Any) -> Any:
+        if isinstance(command, Listen):
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        return await ask(target, command, *args, **how)
+
+    monkeypatch.setattr(holder.identities, "ask", without_listening)
+    async with asyncio.timeout(WAIT_S):
+        assert problem_code(await holder.ask(ALICE, NOOP, **LONG)) == "timeout_occurred"
+    assert len(holder.hub) == 0
