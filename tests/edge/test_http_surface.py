@@ -83,6 +83,9 @@ async def test_the_document_of_did_web_says_the_same_first_and_what_didcomm_adds
     for name, value in DOCUMENT.items():
         there = answer.json[name]
         assert there[: len(value)] == value if isinstance(value, list) else there == value
+    methods = answer.json["verificationMethod"]
+    assert {each["controller"] for each in methods} == {MEDIATOR_DID}
+    assert {each["id"].partition("#")[0] for each in methods} == {MEDIATOR_DID}
     messaging = [service["serviceEndpoint"] for service in answer.json["service"][1:]]
     assert [endpoint["uri"].partition(":")[0] for endpoint in messaging] == (
         [] if settings else ["https", "wss"]

@@ -62,6 +62,15 @@ async def test_a_message_of_a_stranger_is_recorded_with_its_name(
     ]
 
 
+async def test_what_a_stranger_is_refused_without_a_return_route_is_recorded_and_goes_nowhere(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    stranger, query = network.stranger(), "coordinate-mediation/1.0/keylist-query"
+    answer = await network.say(stranger.connection, query)
+    assert (answer.status, answer.body) == (202, b"")
+    assert await recorded(mediator) == [(query, "not-connected", did_of(stranger), 1)]
+
+
 async def test_what_is_no_envelope_is_recorded_of_no_sender(
     network: WalletNetwork, mediator: Mediator
 ) -> None:
