@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from actors.core.commands import (
     ClaimKey,
@@ -50,6 +51,7 @@ from tests.unit.didcomm.accounts import (
     STRANGER,
     Mediator,
     mediator_of,
+    reach,
 )
 from tests.unit.didcomm.requests import agents_of, raw_key
 
@@ -257,6 +259,20 @@ async def test_a_rotation_moves_the_relationship_and_keeps_what_waits(mediator: 
     for name in (OLD_NAME, NEW_PEER.name):
         assert isinstance(await mediator.forward(name, name.encode()[-9:]), EnvelopeQueued)
     assert await mediator.waiting(OLD) == 3
+
+
+async def test_a_rotation_leaves_nothing_of_where_the_prior_did_was_reached(tmp_path: Path) -> None:
+    async with agents_of(tmp_path) as agents:
+        mediator, new = Mediator(agents), NEW_PEER
+        said = replace(SAID, routing_keys=["did:example:mediator"])
+        assert await mediator.keylists.enrol(OLD, COMMAND, said, [OLD_NAME]) is None
+        assert await mediator.rotate(new, OLD) is None
+        known = await mediator.ask_as(new.name, OLD)
+        assert isinstance(known, Connected)
+        endpoint, routing_keys = await reach(new.message())
+        assert known.connection == replace(
+            said, peer_did=new.long, endpoint=endpoint, routing_keys=routing_keys
+        )
 
 
 async def test_another_edge_learns_of_a_rotation_when_the_did_speaks_there(

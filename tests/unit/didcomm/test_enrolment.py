@@ -72,6 +72,29 @@ async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -
     assert (await mediator.waiting(squatter), await mediator.waiting(name)) == (2, 1)
 
 
+async def test_who_cannot_claim_its_own_key_takes_nothing_from_who_has_its_opposite(
+    mediator: Mediator,
+) -> None:
+    name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
+    other = opposite(name)
+    assert other is not None
+    wanted = KeyChanges([other], [], frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    refused = mediator.agents.refused
+
+    async def answer_again() -> None:
+        refused.clear()
+
+    refused[ClaimKey] = Refusal.TEMPORARILY_UNAVAILABLE
+    mediator.agents.before_answer[ClaimKey] = answer_again
+    owner = STRANGER.name
+    assert await mediator.keylists.enrol(owner, COMMAND, SAID, [name]) is (
+        Refusal.TEMPORARILY_UNAVAILABLE
+    )
+    assert await mediator.has(squatter, other) == [other]
+    assert await mediator.owner(other) == squatter
+
+
 async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator) -> None:
     name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
     other = opposite(name)

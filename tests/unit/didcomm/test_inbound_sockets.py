@@ -11,10 +11,12 @@ from typing import Any, Final, cast
 import pytest
 
 from actors.core.commands import ReleaseLeases
+from actors.host.clock import new_id
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies, _Peer
 from http_edge.didcomm.protocols.protocol import Outcome
+from http_edge.didcomm.unconfirmed import Handover
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
 from tests.unit.didcomm.requests import Agents, agents_of, message, raw_key
@@ -98,6 +100,20 @@ async def test_the_leases_of_so_many_agents_without_pushes_end_with_their_socket
         socket._note_leases("did:key:last", Outcome())
         await socket.end()
         assert agents.seen == [ReleaseLeases(SESSION)] * (on_it + 4)
+
+
+async def test_a_socket_that_ends_leaves_others_the_bytes_of_what_its_agents_have_not_confirmed(
+    tmp_path: Path,
+) -> None:
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket, _, _ = await socket_with_agents(agents, tmp_path)
+        did, ids = agent_account(raw_key(1)).did, [new_id() for _ in range(100)]
+        for number in range(10):
+            assert socket._unconfirmed.add(Handover(did, did, b"c" * 16, ids), number)
+        shared = socket._dependencies.shared
+        assert shared.taken_bytes > 0
+        await socket.end()
+        assert shared.taken_bytes == 0
 
 
 async def test_a_push_that_is_cancelled_before_it_begins_leaves_no_coroutine() -> None:

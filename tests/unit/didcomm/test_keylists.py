@@ -27,6 +27,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Done, KeyClaim, KeylistChanged, KeyOwner, KeysKnown, Reply
 from actors.core.submissions import Submission
 from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.recipient_names import twins
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
@@ -323,6 +324,37 @@ async def test_a_change_of_many_keys_whose_turn_comes_too_late_is_refused_and_a_
         assert await lists.change(owner, COMMAND, KeyChanges([], names, NO_KEYS)) == Changed(
             {name: name != names[0] for name in names}
         )
+
+
+@pytest.mark.parametrize("on_either_curve", [False, True])
+@pytest.mark.parametrize("is_brief", [False, True])
+async def test_a_key_of_another_on_the_other_curve_is_taken_where_agents_know_both_curves(
+    tmp_path: Path, *, on_either_curve: bool, is_brief: bool
+) -> None:
+    """Agents of DIDComm v1 (RFC 0211) know one; a key may be added for the time of a request."""
+    name = keys.base58(FIRST)
+    async with agents_of(tmp_path) as agents:
+        lists = Keylists(agents, keys_max=10, command_s_max=100)
+        for agent in (ALICE, BOB):
+            await agents.connect(agent)
+            await agents.ask(keys.did_key(agent), GrantMediation(), COMMAND, Done)
+        of_bob = KeyChanges(twins(name), [], NO_KEYS)
+        await lists.change(keys.did_key(BOB), COMMAND, of_bob)
+        add, remove = ([], [name]) if is_brief else ([name], [])
+        wanted = KeyChanges(add, remove, frozenset([name]), on_either_curve=on_either_curve)
+        changed = await lists.change(keys.did_key(ALICE), COMMAND, wanted)
+        failed: Any = {name: "client_error"} if on_either_curve else {}
+        assert changed == Changed({name: False}, failed)
+
+
+async def test_no_request_outlasts_the_pause_before_what_it_has_left_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    """One that claims for longer than 20 s adds nothing, and its addition takes 100 s at most."""
+    async with agents_of(tmp_path) as agents:
+        settle: Any = Keylists(agents, keys_max=1, command_s_max=100)._claims(OWNER, COMMAND).settle
+        assert keylists._CLAIMING_S_MAX == 20
+        assert settle.keywords == {"after_s": [120, 480, 1_920], "are_left_over": True}
 
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from actors.core.commands import Command, Listen
 from actors.core.refusals import Refusal
+from http_edge.didcomm.delivery.waiting import Waiting
 from http_edge.didcomm.envelopes.messages import Attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.pickup import ends_implicit
@@ -449,3 +450,15 @@ async def test_a_long_poll_that_no_host_would_wake_is_answered_at_once(
     async with asyncio.timeout(WAIT_S):
         assert problem_code(await holder.ask(ALICE, NOOP, **LONG)) == "timeout_occurred"
     assert len(holder.hub) == 0
+
+
+async def test_a_wait_that_ends_leaves_its_place_to_the_next(holder: Holder) -> None:
+    waiting = Waiting(holder.hub, holder.identities, waiters_max=1, per_identity_max=2)
+    for _ in range(3):
+        async with waiting.listening(ALICE.did) as first, waiting.listening(BOB.did) as second:
+            assert (first.is_over, second.is_over) == (False, True)
+        with pytest.raises(ConnectionError):
+            async with waiting.listening(ALICE.did):
+                raise ConnectionError
+    async with waiting.listening(BOB.did) as last:
+        assert not last.is_over
