@@ -37,7 +37,7 @@ class Listener:
 
     def __init__(self, limits: Limits) -> None:
         self.has_tokens = True
-        self.asked: list[tuple[str, int]] = []
+        self.questions: list[tuple[str, int]] = []
         self.cuts: list[str] = []
         self.connections = Connections(
             limits,
@@ -49,7 +49,7 @@ class Listener:
         )
 
     def _affords(self, address: str, requests: int) -> bool:
-        self.asked.append((address, requests))
+        self.questions.append((address, requests))
         return self.has_tokens
 
     def admitted(self, *hosts: str) -> list[Client]:
@@ -132,12 +132,12 @@ async def test_an_address_without_tokens_has_so_many_connections_and_no_more(
 ) -> None:
     """Those that have sent no request yet are asked for: each may send one."""
     clients = listener.admitted(*["192.0.2.1"] * 64)
-    assert listener.asked == []
+    assert listener.questions == []
     listener.has_tokens = False
     for each in clients[:60]:
         listener.connections.pays(each)
     assert listener.connections.admit(Client(), "192.0.2.1") is Cut.OWING
-    assert listener.asked == [("192.0.2.1", 4)]
+    assert listener.questions == [("192.0.2.1", 4)]
     listener.admitted("192.0.2.2", PROXY)
 
 

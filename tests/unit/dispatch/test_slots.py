@@ -7,7 +7,7 @@ import asyncio
 from http_edge.dispatch.slots import TurnSlots
 
 
-class Line:
+class OneSlot:
     """Those who take the one slot, in the order in which they got it."""
 
     def __init__(self) -> None:
@@ -25,26 +25,26 @@ class Line:
 
 
 async def test_a_slot_is_passed_over_who_has_stopped_waiting() -> None:
-    line = Line()
-    async with asyncio.timeout(10), line.slots.slot("first", 1.0):
-        second, third = await line.waiting("second", "third")
+    pool = OneSlot()
+    async with asyncio.timeout(10), pool.slots.slot("first", 1.0):
+        second, third = await pool.waiting("second", "third")
         second.cancel()
         await asyncio.wait([second])
     await third
-    assert line.served == ["third"]
+    assert pool.served == ["third"]
 
 
 async def test_a_slot_of_who_is_cancelled_as_its_turn_begins_goes_to_the_next() -> None:
-    line = Line()
-    async with line.slots.slot("first", 1.0):
-        second, third = await line.waiting("second", "third")
+    pool = OneSlot()
+    async with pool.slots.slot("first", 1.0):
+        second, third = await pool.waiting("second", "third")
     second.cancel()  # it has the slot already, and has not run since
     async with asyncio.timeout(10):
         await third
-        assert (second.cancelled(), line.served) == (True, ["third"])
-        async with line.slots.slot("another", 1.0):
-            (last,) = await line.waiting("last")
+        assert (second.cancelled(), pool.served) == (True, ["third"])
+        async with pool.slots.slot("another", 1.0):
+            (last,) = await pool.waiting("last")
             last.cancel()
             await asyncio.wait([last])
-        await line.serve("again")
-    assert line.served == ["third", "again"]
+        await pool.serve("again")
+    assert pool.served == ["third", "again"]
