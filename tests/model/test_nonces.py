@@ -251,6 +251,18 @@ def test_a_nonce_outlives_any_number_of_starts_under_a_narrower_window(
     machine.teardown()
 
 
+def test_a_nonce_outlives_a_window_that_became_narrower_twice() -> None:
+    machine = NonceMachine()
+    machine.register()
+    machine.command(0, WINDOW_MS, is_stranger=False, is_query=True)
+    for part, ahead_ms in ((2, 0), (10, 1_000), (10, WINDOW_MS + 2_000), (10, WINDOW_MS + 3_000)):
+        machine.window_ms = WINDOW_MS // part
+        machine.host_ms[0] = machine.edge_ms[0] = NOW_MS + ahead_ms
+        machine.restart()
+    assert machine.send(machine.commands[-1], 0) == Refused(Refusal.DUPLICATE_NONCE)
+    machine.teardown()
+
+
 def test_a_nonce_outlives_a_window_that_became_narrower_and_then_wider_than_before() -> None:
     machine = NonceMachine()
     machine.register()

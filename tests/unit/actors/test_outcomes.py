@@ -192,6 +192,19 @@ def test_a_conflict_that_cannot_be_resolved_is_an_outage_with_its_reason(
     assert caplog.messages == ["cannot read the log: LogUnavailable: planned"]
 
 
+def test_after_a_conflict_that_could_not_be_resolved_the_log_alone_says_what_is(
+    log: EventLog,
+) -> None:
+    unreachable = _Unreachable(log)
+    prepared(unreachable)
+    owner = host(unreachable, name="host-1")
+    unreachable.plan(ConflictNext())
+    unreachable.ends_at_append = True
+    assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+    unreachable.ends_at_append = unreachable.is_over = False
+    assert run(owner, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+
+
 def test_an_outage_ends_with_the_first_command_that_shows_it_whichever_it_is(
     faulty: FaultyLog,
 ) -> None:
@@ -295,7 +308,7 @@ def test_streams_have_no_gap_and_no_fork_after_any_failure(
         assert versions == list(range(1, len(versions) + 1))
     (page,) = run(host(faulty, name="host-2"), submission(ME, QueryMessages(ALL)))
     assert isinstance(page, MessagesPage)
-    assert page.total == 6 if isinstance(fault, StoredButFailed) else 5
+    assert page.total == (6 if isinstance(fault, StoredButFailed) else 5)
 
 
 def test_a_conflict_with_ourselves_is_success(log: EventLog) -> None:
