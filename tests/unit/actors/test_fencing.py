@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -219,6 +220,34 @@ def test_an_owner_whose_commits_were_lost_does_nothing_behind_the_claim_of_the_n
     (page,) = run(host(log, name="third"), submission(ME, QueryContracts(Page(0, 9))))
     assert isinstance(page, ContractsPage)
     assert page.total == 1
+
+
+def test_what_was_stored_before_the_claim_of_the_next_owner_is_not_sent_to_it_again(
+    log: EventLog,
+) -> None:
+    overtaken = _Overtaken(log)
+    former = host(overtaken, name="former")
+    run(former, submission(ME, registration(ME)))
+    overtaken.is_overtaken = True
+    store = submission(ME, SaveContract(contract(FRIEND, ME)))
+    assert run(former, store) == [UNAVAILABLE]
+    assert former.snapshot_stats().partitions_lost == 1
+    (page,) = run(host(log, name="third"), submission(ME, QueryContracts(Page(0, 9))))
+    assert isinstance(page, ContractsPage)
+    assert page.total == 1
+
+
+class _Overtaken(FaultyLog):
+    """Stores a batch without an answer, and tries again when the next owner has claimed all."""
+
+    is_overtaken = False
+
+    def append(self, *args: Any, **more: Any) -> None:
+        super().append(*args, **more)
+        if self.is_overtaken:
+            self.is_overtaken = False
+            host(self._log, name="next")
+            super().append(*args, **more)
 
 
 def test_seals_that_left_for_the_archive_are_not_reported_as_lost(

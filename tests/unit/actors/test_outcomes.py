@@ -236,6 +236,21 @@ def test_an_outage_ends_with_a_claim_although_the_command_that_needed_it_is_refu
     assert not owner.outage.is_on
 
 
+def test_an_outage_ends_with_a_query_though_the_log_was_away_after_the_last_claim(
+    log: EventLog,
+) -> None:
+    unreachable = _Unreachable(log)
+    prepared(unreachable)
+    owner = host(unreachable, name="host-1")
+    unreachable.plan(FailNext())
+    assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+    unreachable.ends_at_append = True
+    assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [UNAVAILABLE]
+    unreachable.ends_at_append = unreachable.is_over = False
+    assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+    assert not owner.outage.is_on
+
+
 def test_an_outage_goes_on_if_one_shard_is_claimed_before_another_cannot_be(
     faulty: FaultyLog,
 ) -> None:
