@@ -120,6 +120,22 @@ def test_who_is_refused_by_a_stale_owner_of_another_shard_may_send_the_same_agai
     assert [run(stale, one) for one in (query, refused, nonce_alone)] == [duplicate] * 3
 
 
+def test_what_a_stale_owner_refuses_keeps_the_nonce_that_its_request_has_claimed_before(
+    log: EventLog,
+) -> None:
+    stale = host(log, name="stale")
+    host(log, name="new", shards=["shard-0"])
+    identities = [f"did:x:{number}" for number in range(8)]
+    lost = next(did for did in identities if shard_of(did, SHARDS) == "shard-0")
+    kept = next(did for did in identities if shard_of(did, SHARDS) == "shard-1")
+    early = submission(kept, None, nonce="n", proof=Proof.NOT_YET)
+    assert run(stale, early) == [Done()]
+    proven = submission(kept, QueryMessages(ALL), nonce="n", proof=Proof.HOLDS_NOW)
+    beside = submission(lost, QueryMessages(ALL))
+    assert run(stale, proven, beside) == [NOT_OWNER] * 2
+    assert run(stale, early) == [Refused(Refusal.DUPLICATE_NONCE)]
+
+
 def test_each_owner_writes_under_an_epoch_of_its_own_and_the_chain_never_breaks(
     log: EventLog,
 ) -> None:

@@ -156,6 +156,19 @@ def test_a_shard_moves_although_the_log_cannot_tell_what_was_stored(
     assert set(other.registry.sessions.edges_of(ME)) == {EDGE}
 
 
+def test_what_a_shard_that_has_left_may_have_stored_is_looked_for_once_more_and_forgotten(
+    faulty: _Log, clock: HandClock
+) -> None:
+    owner = listening(faulty, clock)
+    fails(owner, faulty, FailNext(), QueueMessage(FRIEND, b"hi"))
+    owner.moves.release(SHARDS)
+    faulty.reads = 0
+    for _ in range(3):
+        clock.now_ms += LATER_MS
+        assert notices(owner) == []
+    assert faulty.reads == 1
+
+
 def test_the_next_command_shows_at_once_whether_a_message_was_stored(
     faulty: _Log, clock: HandClock
 ) -> None:
