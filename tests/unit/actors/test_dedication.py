@@ -294,6 +294,17 @@ def test_sessions_that_come_too_late_are_not_taken_for_whole(
     assert len(owners.shard.registry.sessions) == 0
 
 
+def test_sessions_that_come_after_their_shard_has_left_are_not_taken_for_whole(
+    owners: Owners,
+) -> None:
+    owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
+    own = dedicated(owners)
+    owners.shard.moves.expect(ALICE)
+    owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.shard.moves.release([SHARD])
+    assert not owners.shard.moves.take_in(ALICE, SHARD, own.moves.release([ALICE]))
+
+
 def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None:
     owners.shard.moves.expect(ALICE)
     assert owners.reply_to(owners.shard, ALICE, message("one")) == NOT_OWNER

@@ -161,6 +161,18 @@ def test_who_gets_a_shard_back_without_knowing_that_it_was_gone_reads_it_again(
     assert take(first, delivery("phone")) == [[]]
 
 
+def test_a_shard_that_comes_back_without_what_went_with_it_has_no_sessions_and_no_leases(
+    log: EventLog,
+) -> None:
+    owner = host(log)
+    waiting = queue(owner, b"1")
+    take(owner, delivery("phone"))
+    run(owner, unclaimed(ME, Listen("edge-1")))
+    owner.moves.adopt([MINE], None)
+    assert len(owner.registry.sessions) == 0
+    assert take(owner, delivery("laptop")) == [waiting]
+
+
 def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:
     other = next(f"did:x:{n}" for n in range(9) if shard_of(f"did:x:{n}", SHARDS) != MINE)
     former = host(log, name="former")

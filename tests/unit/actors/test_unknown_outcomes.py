@@ -188,11 +188,15 @@ def test_a_log_that_is_away_is_read_again_only_after_a_while(
     fails(owner, faulty, StoredButFailed(), QueueMessage(FRIEND, b"hi"))
     run(owner, submission(ME, QUERY))
     faulty.is_away, faulty.reads = True, 0
-    assert [notices(owner) for _ in range(3)] == [[], [], []]
-    assert faulty.reads == 1
+    for looks in (1, 2):
+        assert [notices(owner) for _ in range(3)] == [[], [], []]
+        assert faulty.reads == looks
+        clock.now_ms += LATER_MS
     faulty.is_away = False
-    clock.now_ms += LATER_MS
     assert notices(owner) == [MessageArrived]
+    fails(owner, faulty, StoredButFailed(), QueueMessage(FRIEND, b"hi again"))
+    run(owner, submission(ME, QUERY))
+    assert notices(owner) == [MessageArrived], "it is not away any more"
 
 
 @pytest.mark.parametrize(("messages", "size_bytes"), [(4, 60_000), (400, 1)])
