@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.commands import Register
+from actors.core.commands import DedicateIdentity, DedicationReason, Register
 from actors.core.partitioning import shard_of
 from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import (
@@ -51,6 +51,11 @@ def busy(cluster: LocalCluster, *dids: str) -> None:
     cluster.hosts[HOST]._host.rates.reported = rates
 
 
+def steps_of(cluster: LocalCluster) -> list[str]:
+    """What hosts were asked about the identity alone."""
+    return [step for step, _, dids in cluster.steps if dids == (DID,)]
+
+
 async def test_an_order_for_an_identity_that_is_not_known_starts_no_process(
     cluster: LocalCluster,
 ) -> None:
@@ -77,12 +82,6 @@ async def test_an_order_about_an_identity_that_is_moving_is_refused(cluster: Loc
     assert await ordered(cluster, first) is Placed.DONE
 
 
-async def test_an_order_for_what_is_so_already_says_so(cluster: LocalCluster) -> None:
-    assert await release(cluster) is Placed.ALREADY_SO
-    await dedicate(cluster)
-    assert await dedicate(cluster) is Placed.ALREADY_SO
-
-
 async def test_an_identity_without_its_host_is_not_released_before_it_has_another(
     cluster: LocalCluster,
 ) -> None:
@@ -106,12 +105,13 @@ async def test_a_placer_that_does_not_know_yet_what_is_dedicated_publishes_nothi
     assert set(await own(cluster)) == {DID}
 
 
-async def test_load_dedicates_no_more_identities_than_there_is_room_for(
+async def test_load_dedicates_the_busiest_identities_as_far_as_there_is_room(
     cluster: LocalCluster,
 ) -> None:
-    busy(cluster, *DIDS)
+    rates = {did: ABOVE_PER_S + number for number, did in enumerate(DIDS, 1)}
+    cluster.hosts[HOST]._host.rates.reported = rates
     assert len(await hosts_after_a_while(cluster)) == IDENTITIES_MAX
-    assert len(await own(cluster)) == IDENTITIES_MAX
+    assert list(await own(cluster)) == DIDS[-IDENTITIES_MAX:]
 
 
 async def test_who_is_dedicated_by_its_load_stays_by_an_order_though_there_is_no_room(
@@ -147,6 +147,43 @@ async def test_an_identity_that_has_lost_its_host_gets_another_however_quiet_it_
     assert await hosts_after_a_while(cluster) == [host]
 
 
+async def test_an_identity_goes_back_only_after_it_was_quiet_for_long_without_a_break(
+    cluster: LocalCluster,
+) -> None:
+    busy(cluster, DID)
+    (host,) = await hosts_after_a_while(cluster)
+    busy(cluster)
+    before, rates = steps_of(cluster), cluster.hosts[host]._host.rates
+    for _ in range(2):
+        rates.reported = {DID: ABOVE_PER_S}
+        await cluster.look(0.5)
+        rates.reported = {}
+        await cluster.look(0.5)
+        await cluster.look(QUIET_S - 1)
+    assert steps_of(cluster) == before
+
+
+async def test_without_a_bound_for_load_what_load_has_dedicated_goes_back(
+    cluster: LocalCluster,
+) -> None:
+    busy(cluster, DID)
+    assert len(await hosts_after_a_while(cluster)) == 1
+    cluster.new_placer(above_per_s=0)
+    await cluster.settle()
+    await cluster.look(QUIET_S)
+    assert await hosts_after_a_while(cluster) == []
+
+
+async def test_what_an_operator_dedicated_is_served_without_a_pause_however_quiet_it_is(
+    cluster: LocalCluster,
+) -> None:
+    await dedicate(cluster)
+    before = steps_of(cluster)
+    for _ in range(3):
+        await cluster.look(QUIET_S)
+    assert steps_of(cluster) == before
+
+
 async def test_who_is_quiet_goes_back_once_however_long_that_takes(cluster: LocalCluster) -> None:
     busy(cluster, DID)
     await hosts_after_a_while(cluster)
@@ -154,5 +191,32 @@ async def test_who_is_quiet_goes_back_once_however_long_that_takes(cluster: Loca
     async with cluster.placer._locks[shard_of(DID, len(SHARDS))]:  # its shard is moving
         for _ in range(6):
             await cluster.look(QUIET_S)
+        assert steps_of(cluster).count("expect") == 0
     assert await hosts_after_a_while(cluster) == []
-    assert [step for step, _, dids in cluster.steps if dids == (DID,)].count("expect") == 1
+    assert steps_of(cluster).count("expect") == 1
+
+
+async def test_load_gives_nothing_back_that_an_operator_has_dedicated_meanwhile(
+    cluster: LocalCluster,
+) -> None:
+    busy(cluster, DID)
+    (host,) = await hosts_after_a_while(cluster)
+    busy(cluster)
+    await cluster.look(0.5)
+    await reply_to(cluster, DID, DedicateIdentity(DedicationReason.OPERATOR))
+    before = steps_of(cluster)
+    await cluster.look(QUIET_S)
+    assert await hosts_after_a_while(cluster) == [host]
+    assert steps_of(cluster) == [*before, "expect"]
+
+
+async def test_what_a_former_placer_had_dedicated_is_found_out_by_the_order_that_it_refuses(
+    cluster: LocalCluster,
+) -> None:
+    await reply_to(cluster, DID, DedicateIdentity(DedicationReason.OPERATOR))
+    order = asyncio.create_task(cluster.placer.dedicated.dedicate(DID))
+    for _ in range(9):
+        await cluster.look(0)
+    assert await order is Placed.DID_NOT_ANSWER
+    await cluster.look(0)
+    assert set(await own(cluster)) == {DID}

@@ -114,6 +114,21 @@ def test_a_session_without_a_lease_goes_with_its_shard_however_old_it_is(log: Ev
     assert pushed(new, ENVELOPE) == [("edge-1", WAITING)]
 
 
+def test_a_lease_goes_with_its_shard_from_host_to_host_without_any_session(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, name="former", clock=clock)
+    (waiting,) = queue(owner, b"1")
+    assert take(owner, delivery("phone", lease_ms=3_600_000)) == [[waiting]]
+    for name in ("second", "third"):
+        clock.now_ms += 60_000
+        owner.run_housekeeping()
+        handover = owner.moves.release([MINE])
+        owner = host(log, name=name, shards=[], clock=clock)
+        owner.moves.adopt([MINE], handover)
+        assert take(owner, delivery("laptop")) == [[]]
+
+
 def test_a_lease_from_a_host_whose_clock_is_ahead_ends_within_the_longest_lease(
     log: EventLog,
 ) -> None:

@@ -121,6 +121,8 @@ def test_a_live_mode_is_off_until_its_session_fetches(log: EventLog) -> None:
     (first,), pushes = owner.execute([("edge-1", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
     assert isinstance(first, EnvelopeQueued)
     assert pushes == [("edge-0", WAITING)]
+    another = unclaimed(ME, delivery("laptop", live=True))
+    assert run(owner, another) == [Refused(Refusal.LIVE_ELSEWHERE)]
     (standing,) = run(owner, unclaimed(ME, QueryQueue()))
     assert isinstance(standing, QueueState)
     assert (standing.live, standing.available) == (False, 1)

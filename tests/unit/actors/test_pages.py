@@ -183,10 +183,11 @@ def test_an_envelope_whose_content_is_damaged_holds_up_no_session_and_is_tried_a
     assert isinstance(again, Delivery)
     assert (again.messages, again.state.messages) == (first.messages, 4)
     assert again.state.held_back == 1
-    clock.now_ms += 600_000
-    (state,) = run(made, unclaimed(reader, QueryQueue()))
-    assert isinstance(state, QueueState)
-    assert (state.available, state.held_back) == (4, 0)
+    for passed_ms, held_back in ((599_999, 1), (1, 0)):
+        clock.now_ms += passed_ms
+        (state,) = run(made, unclaimed(reader, QueryQueue()))
+        assert isinstance(state, QueueState)
+        assert (state.available, state.held_back) == (4 - held_back, held_back)
 
 
 def test_envelopes_behind_damaged_ones_are_handed_out_however_seldom_a_session_takes_one(

@@ -88,3 +88,12 @@ def test_a_request_that_waits_is_notified_once_another_session_leaves_room(log: 
     acknowledged = unclaimed(ME, RemoveMessages([one], "acknowledged"))
     assert pushed(owner, acknowledged) == [("edge-0", WAITING)]
     assert take(owner, delivery("laptop")) == [[two]]
+
+
+def test_an_acknowledgement_that_makes_no_room_notifies_no_session(log: EventLog) -> None:
+    owner = host(log)
+    (one,) = queue(owner, b"1")
+    run(owner, unclaimed(ME, Listen("edge-0")))
+    assert take(owner, delivery("phone")) == [[one]]
+    assert pushed(owner, unclaimed(ME, RemoveMessages([one], "acknowledged"))) == []
+    assert owner.due_pushes() == []
