@@ -21,7 +21,7 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import BatchSealed
 from eventstore.log.streams import identity_stream, partition_stream
 from tests.log.faulty_log import FaultyLog
-from tests.unit.actors import test_leases as leases
+from tests.unit.actors.didcomm import ME as AGENT
 from tests.unit.actors.given import (
     HandClock,
     contract,
@@ -31,6 +31,7 @@ from tests.unit.actors.given import (
     submission,
     unclaimed,
 )
+from tests.unit.actors.test_leases import queue, take
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
 LATE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
@@ -139,11 +140,11 @@ def test_the_same_commands_succeed_after_one_that_took_too_long(
 
 def test_what_was_decided_for_too_long_leases_nothing(slow: SlowLog, clock: HandClock) -> None:
     owner = host(slow, clock)
-    waits = leases.queue(owner, b"sealed")
+    waits = queue(owner, b"sealed")
     slow.slow = {identity_stream(ME): DECISION_S_MAX + 1}
     late = submission(ME, QueryMessages(Page(0, 100)), timestamp_ms=clock.now_ms)
-    assert run(owner, unclaimed(leases.ME, delivery("phone")), late) == [LATE, LATE]
-    assert leases.take(owner, delivery("laptop")) == [waits]
+    assert run(owner, unclaimed(AGENT, delivery("phone")), late) == [LATE, LATE]
+    assert take(owner, delivery("laptop")) == [waits]
 
 
 def test_a_slow_log_delays_commands_to_identities_that_are_not_in_memory_and_refuses_none(

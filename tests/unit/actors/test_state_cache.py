@@ -10,11 +10,13 @@ from msgspec import structs
 
 from actors.core.commands import (
     AcknowledgeMessages,
+    EraseIdentity,
     Page,
     QueryMessages,
     QueueMessage,
     SaveContract,
 )
+from actors.core.erasure import OPERATOR
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
@@ -44,6 +46,7 @@ from tests.unit.actors.given import (
     registration,
     run,
     submission,
+    unclaimed,
 )
 
 FRIEND = "did:x:friend"
@@ -309,6 +312,16 @@ def test_an_identity_whose_contracts_expired_weighs_their_names_no_more(log: Eve
     assert cache.bytes < 2_048
 
 
+def test_an_identity_in_use_stays_in_memory_however_long(log: EventLog, clock: HandClock) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(identity_idle_s=1))
+    populate(owner, IDENTITIES[:1])
+    for _ in range(3):
+        clock.now_ms += 900
+        run(owner, submission(IDENTITIES[0], QueryMessages(ALL), timestamp_ms=clock.now_ms))
+        owner.run_housekeeping()
+        assert owner.snapshot_stats().cached_identities == 1
+
+
 def test_an_idle_identity_leaves_as_soon_after_the_clock_was_set_back(
     log: EventLog, clock: HandClock
 ) -> None:
@@ -331,6 +344,20 @@ def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> 
     assert [one.stream for one in due] == [identity_stream(IDENTITIES[0])]
     assert due[0].snapshot.fold == FOLD
     assert owner.run_housekeeping() == []
+
+
+def test_an_erased_identity_gets_one_snapshot_in_place_of_those_from_before(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(identity_idle_s=1))
+    populate(owner, IDENTITIES[:1])
+    erasing = unclaimed(IDENTITIES[0], EraseIdentity(OPERATOR, 64))
+    run(owner, erasing, erasing)  # it begins, and then removes
+    (due,) = owner.run_housekeeping()
+    assert due.stream == identity_stream(IDENTITIES[0])
+    clock.now_ms += 2_000
+    assert owner.run_housekeeping() == []
+    assert owner.snapshot_stats().cached_identities == 0
 
 
 def test_a_queue_that_is_only_filled_has_snapshots_close_behind_it(log: EventLog) -> None:
