@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from actors.core.commands import Connection, ExpireRecords
+from actors.core.commands import Connection, ExpireRecords, RemoveMessages
 from actors.core.decide import decide
 from actors.core.decision import Accepted
 from actors.core.evolve import evolve
@@ -15,7 +15,7 @@ from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.replies import Expired
 from actors.core.retention import CONTRACTS_MAX, PUBLIC_EVENTS_MAX, due_times, due_until_ms
-from eventstore.log.event_log import Due
+from eventstore.log.event_log import Due, EventLog
 from eventstore.log.events import (
     ConnectionEstablished,
     ContractRequested,
@@ -24,7 +24,9 @@ from eventstore.log.events import (
     IdentityRegistered,
 )
 from tests.log.samples import AT_MS, COMMAND, OTHER_DID, content, message, published
-from tests.unit.actors.given import connection, context
+from tests.unit.actors.didcomm import ME as AGENT
+from tests.unit.actors.given import NOW_MS, HandClock, connection, context, host, run, unclaimed
+from tests.unit.actors.test_leases import queue
 
 ME: Final = "did:x:me"
 AT_S: Final = AT_MS // 1000
@@ -141,6 +143,28 @@ def test_who_was_never_registered_is_not_taken_for_one_who_is_no_longer() -> Non
     limits = IdentityLimits(queue_age_s_max=0, unregistered_age_s_max=AGE_S)
     state = identity(message(), requested(0))
     assert expired(state, limits, AT_MS + 100 * AGE_S * 1000).messages == 0
+
+
+def test_the_search_knows_the_oldest_message_that_waits_whatever_left_and_came(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock)
+
+    def found_since() -> list[int]:
+        page = log.due_identities(Due.MESSAGES, until_ms=clock.now_ms, after=None, limit=9)
+        return [one.place.at_ms for one in page]
+
+    (first,) = queue(owner, b"1")
+    clock.now_ms += 1_000
+    (second,) = queue(owner, b"2")
+    assert found_since() == [NOW_MS]
+    run(owner, unclaimed(AGENT, RemoveMessages([first], "acknowledged")))
+    assert found_since() == [NOW_MS + 1_000]
+    run(owner, unclaimed(AGENT, RemoveMessages([second], "acknowledged")))
+    assert found_since() == []
+    clock.now_ms += 1_000
+    queue(owner, b"3")
+    assert found_since() == [NOW_MS + 2_000]
 
 
 @pytest.mark.parametrize("records_max", [1, 3, 5, 7])
