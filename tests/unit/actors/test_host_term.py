@@ -79,6 +79,25 @@ def test_who_cannot_renew_stops_in_time_says_so_once_and_serves_again_after(
     assert keeping.said == 1
 
 
+def test_a_host_stops_before_its_lease_is_over_although_its_clock_is_a_little_slow(
+    keeping: Keeping,
+) -> None:
+    keeping.keeper.renew()
+    for part, is_running in ((0.94, True), (0.96, False)):
+        keeping.now_s = LEASE_S * part
+        assert keeping.term.is_running() is is_running
+
+
+def test_who_stops_gives_its_lease_back_at_once(keeping: Keeping) -> None:
+    keeping.keeper.renew()
+    assert [lease.name for lease in keeping.leases.living()] == [MINE.name]
+    keeping.keeper.start()
+    keeping.keeper.stop()
+    assert not keeping.term.is_running()
+    with closing(open_host_leases(f"sqlite:{keeping.folder}/log.db")) as leases:
+        assert leases.living() == []
+
+
 def test_who_was_paused_for_too_long_says_so_before_it_serves_again(keeping: Keeping) -> None:
     keeping.keeper.renew()
     keeping.now_s = 60

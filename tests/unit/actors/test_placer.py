@@ -199,6 +199,15 @@ async def test_an_order_to_move_a_shard_to_where_it_is_moves_nothing(
     assert pair.steps == steps
 
 
+async def test_an_order_for_a_shard_that_is_moving_is_refused(pair: LocalCluster) -> None:
+    shard = next(shard for shard, host in (await pair.table()).items() if host == "host-a-0")
+    first = asyncio.create_task(pair.placer.move(shard, "b"))
+    await asyncio.sleep(0)
+    assert await pair.placer.move(shard, "b") is Placed.MOVING_NOW
+    assert await first is Placed.DONE
+    assert [step for step, _, shards in pair.steps if shard in shards].count("release") == 1
+
+
 async def test_orders_that_cannot_be_carried_out_are_refused(pair: LocalCluster) -> None:
     assert await pair.placer.move("shard-99", "b") is Placed.NO_SUCH_SHARD
     assert await pair.placer.move("shard-0", "unknown") is Placed.NO_SUCH_HOST
