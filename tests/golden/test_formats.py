@@ -24,10 +24,14 @@ from actors.host.host_connection import Hello, Welcome
 from actors.host.port import AnyQuestion, HostQuestion
 from actors.placement import port
 from eventstore.log import seal
+from eventstore.log.event_log import Snapshot
 from eventstore.log.events import TYPE_BY_TOPIC
 from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
 from eventstore.log.log_format import FORMAT
-from eventstore.stores.open_log import open_log
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log, open_store
+from eventstore.stores.recorder_log import wrong_read_models
+from tests.log.samples import OWNER
 
 FOLDER = Path(__file__).parent
 MEMBERS_MAX: Final = 6
@@ -111,6 +115,25 @@ def test_what_a_log_holds_is_that_of_its_format(tmp_path: Path) -> None:
     held += [f"table {name}: {names}" for name, names in columns]
     held.append(f"seal {seal._REDACTED.decode().strip()}")
     assert held == _golden(f"log-format.{FORMAT}.txt")
+
+
+def test_a_log_that_was_stored_in_this_format_is_read_as_ever(tmp_path: Path) -> None:
+    """Its contents by their keys, its lists by their names, and the states in place of its rows.
+
+    When it is closed, one content is removed, which changes how the keys of all are stored.
+    """
+    path = tmp_path / "log.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((FOLDER / f"log.{FORMAT}.sql").read_text("utf-8"))
+    for _ in range(2):
+        with closing(open_store(f"sqlite:{path}")) as store:
+            assert wrong_read_models(store) == []
+        with closing(open_log(f"sqlite:{path}")) as log:
+            (summary,) = verify(log)
+            assert isinstance(summary, Summary)
+            assert (summary.rows, summary.seals) == (14, 4)
+            assert list(log.read_contents(after=0, until=14)) == [1, 4, 5, 6, 9, 10]
+            assert log.load_archived_state(OWNER) == Snapshot(3, 7, b"state")
 
 
 def test_what_nodes_exchange_is_that_of_their_protocol() -> None:
