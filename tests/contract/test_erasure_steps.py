@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from actors.core.commands import EraseIdentity, PurgeQueue
-from actors.core.erasure import CONTINUED
+from actors.core.erasure import CONTINUED, OPERATOR
+from actors.core.replies import Erased
 from eventstore.log.event_log import EventLog, Listed, PublicEventsFilter
 from eventstore.log.streams import identity_stream
 from eventstore.read_models.saved_events_erasure import LastSteps
@@ -29,7 +30,8 @@ from tests.contract.test_erasure_contract import (
 from tests.contract.test_retention_contract import Mediator
 from tests.log.raw_sql import run_sql
 from tests.log.samples import FIRST_PAGE
-from tests.unit.actors.given import run, unclaimed
+from tests.log.stored import copy_log, tables_of
+from tests.unit.actors.given import MEDIATOR, run, unclaimed
 
 __all__ = ["mediator"]
 
@@ -67,6 +69,20 @@ def test_an_erasure_that_an_earlier_build_began_with_messages_comes_to_its_end(
     assert erase(mediator, GONE)[-1].is_over
     assert_gone(mediator.log, GONE)
     assert wrong(log_url) == []
+
+
+def test_an_erasure_is_as_due_in_a_restored_log_as_in_its_own_after_every_step(
+    mediator: Mediator, log_url: str, tmp_path: Path
+) -> None:
+    mediator.log.setting("mediator_did", MEDIATOR)
+    by, is_over = OPERATOR, False
+    while not is_over:
+        answer = step(mediator, GONE, by)
+        assert isinstance(answer, Erased)
+        by, is_over = CONTINUED, answer.is_over
+        url = f"sqlite:{tmp_path / f'{mediator.log.position()}.db'}"
+        copy_log(log_url, url)
+        assert tables_of(url)["queue_depths"] == tables_of(log_url)["queue_depths"]
 
 
 def test_a_step_that_was_not_stored_says_nothing_to_the_next_one(
