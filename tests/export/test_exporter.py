@@ -406,6 +406,14 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
             "position 8 of the log: not the seal of the 2 rows from position 6 on",
         ),
         ("UPDATE stored_events SET originator_id = 'x' WHERE rowid = 7", CorruptRow, "position 7"),
+        *(
+            (
+                f"UPDATE stored_events SET originator_id = {other} WHERE rowid = 7",
+                CorruptRow,
+                "position 7: the stream is not in the form of this log",
+            )
+            for other in ("upper(originator_id)", "substr(originator_id, 3)")
+        ),
         (
             "UPDATE stored_events SET originator_version = 9 WHERE rowid = 8",
             NotAsSealed,
