@@ -265,7 +265,8 @@ def test_rows_have_their_order_and_no_gap_and_fit_into_a_transaction(
     for found in ([second], [first, elsewhere], [replace(first, version=1), first]):
         with pytest.raises(NotAsSealed):
             SealCheck().take(found)
-    for rest in ([second, replace(first, position=3)], [second, elsewhere]):
+    again, earlier = replace(second, position=3), replace(first, position=3)
+    for rest in ([second, earlier], [second, again], [second, elsewhere]):
         with pytest.raises(NotAsSealed):
             SealCheck().begin(rest)
     sizes = [0]
