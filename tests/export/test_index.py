@@ -10,9 +10,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode
@@ -350,9 +352,54 @@ def test_an_index_that_was_signed_and_is_wrong_is_found(sample: SampleExport, ch
     with sample.tampered():
         if change != "names none":
             sample.put(forged.path, content)
-        writer = TableWriter(sample.place, SIGNER, lambda: 0, versions_kept_s=60)
-        index = ExportIndex(last=catalog.index.last, files=files)
-        writer.mark(writer.commit(catalog, catalog.statements, index=index))
+        _sign(sample, ExportIndex(last=catalog.index.last, files=files))
+        found, _ = sample.check()
+        assert Damage.WRONG_INDEX in {one.fault for one in found}
+
+
+def _sign(sample: SampleExport, index: ExportIndex) -> None:
+    """Let the newest version name another index."""
+    catalog = catalog_of(sample.place, VERIFY)
+    writer = TableWriter(sample.place, SIGNER, lambda: 0, versions_kept_s=60)
+    writer.mark(writer.commit(catalog, catalog.statements, index=index))
+
+
+@pytest.mark.parametrize("lows", [[1], [2**31], [0, 0], [0, 2**31, 2**30]])
+def test_keys_that_no_file_of_an_index_has_are_found_though_all_is_signed(
+    sample: SampleExport, lows: list[int]
+) -> None:
+    """Each file has all entries of its keys; a look-up goes to the file by these alone."""
+    index = index_of(sample.place)
+    file, *others = index.files
+    (entries,) = IndexReader(sample.place, file).entries(0, 2**32)
+    files = []
+    with sample.tampered():
+        for low, high in zip(lows, [*lows[1:], 2**32], strict=True):
+            some = entries_in(entries, low, max(high, low + 2**30))
+            content, root = encoded_index(some)
+            made = replace(replace_file(file, entries=len(some), root=root), low=low)
+            sample.put(made.path, content)
+            files.append(made)
+        _sign(sample, ExportIndex(last=index.last, files=[*files, *others]))
+        found, _ = sample.check()
+        assert Damage.WRONG_INDEX in {one.fault for one in found}
+
+
+def test_an_index_that_ends_before_the_rows_of_a_manifest_is_found_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    """A look-up reads only manifests behind the end of the index row by row."""
+    index = index_of(sample.place)
+    *others, file, _ = index.files
+    (entries,) = IndexReader(sample.place, file).entries(0, 2**32)
+    offsets = [entry & (2**32 - 1) for entry in entries.to_pylist()]
+    kept = pa.array([offset < max(offsets) for offset in offsets])
+    content, root = encoded_index(entries.filter(kept))
+    shorter = replace_file(file, entries=pc.sum(kept).as_py(), root=root)
+    shorter = replace(shorter, last=file.first + max(offsets) - 1)
+    with sample.tampered():
+        sample.put(shorter.path, content)
+        _sign(sample, ExportIndex(last=shorter.last, files=[*others, shorter]))
         found, _ = sample.check()
         assert Damage.WRONG_INDEX in {one.fault for one in found}
 

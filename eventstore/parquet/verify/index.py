@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from typing import Final
 
@@ -128,6 +129,9 @@ class IndexCheck:
             first = files[0].last + 1
             if manifest.last >= files[0].last:
                 yield from self._check(self._runs.popleft())
+        if manifest.first <= self._last < manifest.last:
+            why = f"the index ends at {self._last}, so a look-up finds no rows behind that"
+            yield file_finding(manifest.path, Damage.WRONG_INDEX, why)
 
     def skip(self, last: int) -> None:
         """Skip rows up to this position, which were verified before, and their index files."""
@@ -162,11 +166,14 @@ class IndexCheck:
         self._entries, self._is_known = _RunEntries(), True
         if entries is not None:
             entries.sort()
-        bounds = [file.low for file in files[1:]] + [1 << OFFSET_BITS]
-        for file, end in zip(files, bounds, strict=True):
+        lows = [0, *(file.low for file in files[1:]), 1 << OFFSET_BITS]
+        for file, (low, end) in zip(files, pairwise(lows), strict=True):
             content, damage = self._read(file)
-            if damage is None and entries is not None:
-                wanted = entries.within(file.low, end)
+            if damage is None and not file.low == low < end:
+                why = f"begins with key {file.low}, which does not follow the file before it"
+                damage = ExportDamaged(file.path, Damage.WRONG_INDEX, why)
+            elif damage is None and entries is not None:
+                wanted = entries.within(low, end)
                 if not self._newer(content, file).equals(wanted):
                     why = "leaves out rows that it must name, or names others"
                     damage = ExportDamaged(file.path, Damage.WRONG_INDEX, why)
