@@ -400,6 +400,21 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
         assert [(one.fault, one.path) for one in findings(place)] == [(fault, finding.path)]
 
 
+def test_an_unmarked_commit_that_its_library_cannot_read_is_found(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing, marks = Growing(sqlite_log), list[bytes]()
+    for _ in range(2):
+        growing.grow(2)
+        export_all(sqlite_log, place)
+        marks.append(place.read(END))
+    place.write(END, marks[0])
+    path = commit_path(table_of(place).version())
+    place.write(path, b"\n".join([place.read(path), b'{"add":{"path":7}}', b""]))
+    found = [(one.fault, one.path) for one in findings(place)]
+    assert found == [(Damage.BROKEN_COMMIT, TABLE_LOG)]
+
+
 def test_a_commit_of_another_program_is_refused_and_named(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
