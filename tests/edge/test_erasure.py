@@ -32,7 +32,7 @@ SAVE = {
         for number in range(600)
     ],
 }
-KEY, COMMAND, SAID, NO_KEYS = "the key", bytes(16), connection(), frozenset[str]()
+KEY, COMMAND, SAID = "the key", bytes(16), connection()
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
 
 
@@ -186,7 +186,7 @@ async def test_a_key_of_the_keylist_is_free_for_the_next_one(by: str, mediator: 
     alice, bob = await _settled(mediator)
     identities = Identities(mediator.edges[0]._gateway)
     keylists = Keylists(identities, keys_max=9, command_s_max=100)
-    wanted = KeyChanges([KEY], [], NO_KEYS)
+    wanted = KeyChanges([KEY], [])
     for did, failed in ((alice.did, []), (bob.did, [KEY])):
         assert await keylists.enrol(did, COMMAND, SAID, []) is None
         changed = await keylists.change(did, COMMAND, wanted)

@@ -184,7 +184,11 @@ class CoordinateMediation:
         return _Update(recipient, action, name if is_valid else None)
 
     def _results(self, updates: Sequence[_Update], changed: Changed) -> list[Json]:
-        """Return each update with its result, as if they had been carried out one by one."""
+        """Return each update with its result, as if they had been carried out one by one.
+
+        What the last update of a name undoes is not carried out: an addition before a removal is
+        answered as one of a free key, whatever identity has the key.
+        """
         is_there = dict(changed.was_there)
         results: list[Json] = []
         for update in updates:
@@ -245,11 +249,9 @@ def _changes(
 ) -> KeyChanges:
     """Return the changes to make: for each key, its last update counts."""
     last = {update.name: update.action for update in updates if update.name is not None}
-    tried = frozenset(each.name for each in updates if each.name and each.action == _ADD)
     return KeyChanges(
         add=[key for key, action in last.items() if action == _ADD],
         remove=[key for key, action in last.items() if action == _REMOVE],
-        tried=tried,
         held=held,
         on_either_curve=on_either_curve,
     )

@@ -76,7 +76,6 @@ _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMIT
 class KeyChanges(msgspec.Struct, frozen=True):
     """The wanted changes: keys in base58 and short names of DIDs, none both added and removed.
 
-    ``tried`` are the keys that the same request adds; of these, only those in ``remove`` matter.
     ``held`` are names whose keys the sender is proven to hold: another account that has registered
     one loses it, and the short form of a DID among them stays the sender's after its removal.
     ``on_either_curve``: a key also counts as taken if another account has registered it on the
@@ -85,7 +84,6 @@ class KeyChanges(msgspec.Struct, frozen=True):
 
     add: Sequence[str]
     remove: Sequence[str]
-    tried: frozenset[str]
     held: frozenset[str] = frozenset()
     on_either_curve: bool = False
 
@@ -140,10 +138,8 @@ class Keylists:
             # Refuse before anything is claimed: a refusal must not cost more than the change.
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
-        brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
-        charge_keys(len(new) + len(gone) + len(brief))
+        charge_keys(len(new) + len(gone))
         claims = self._claims(owner, command)
-        await claims.look_for_others(brief, changed, wanted)
         made = await claims.claim(new, changed, wanted)
         over, unsure = await claims.update(made, gone, changed)
         # By the short form of its DID, which does not contain its document, the sender is known
@@ -395,22 +391,6 @@ class _Claims:
         there = [claimed for claimed in keys if claimed.key in found.keys]
         gone = [claimed for claimed in keys if claimed.key not in found.keys]
         return [*there, *await self.release(gone)]
-
-    async def look_for_others(
-        self, names: Sequence[str], changed: Changed, wanted: KeyChanges
-    ) -> None:
-        """Mark names that the request adds and removes as failed unless no other account owns them.
-
-        These names are not claimed: a claim that is released at once would end what another
-        request of the same account begins meanwhile.
-        """
-        for name in names:
-            if name in wanted.held:
-                continue
-            spellings = [name, *twins(name)] if wanted.on_either_curve else [name]
-            found = [await self._taken(each) for each in spellings]
-            if refusal := next(filter(None, found), None):
-                changed.failed[name] = _failure(refusal)
 
     async def claim(
         self, keys: Sequence[str], changed: Changed, wanted: KeyChanges

@@ -21,8 +21,8 @@ from tests.unit.didcomm.requests import COMMAND
 
 OWNER: Final = "did:key:owner"
 KEY: Final = "key"
-ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
-REMOVE: Final = KeyChanges([], [KEY], frozenset())
+ADD: Final = KeyChanges([KEY], [])
+REMOVE: Final = KeyChanges([], [KEY])
 _R = TypeVar("_R", bound=Reply)
 _REQUEST: ContextVar[str] = ContextVar("request", default="later")
 

@@ -213,7 +213,7 @@ async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediato
     assert await mediator.owner(OLD_NAME) == OLD
     await erased(mediator, OLD)
     assert await mediator.owner(OLD_NAME) is None
-    wanted = KeyChanges([OLD_NAME], [], frozenset())
+    wanted = KeyChanges([OLD_NAME], [])
     name = STRANGER.name
     assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
     changed = await mediator.keylists.change(name, COMMAND, wanted)
@@ -232,13 +232,13 @@ async def test_a_forward_finds_a_key_by_its_name_on_the_other_curve(mediator: Me
     # Registered under its own name later, that is what counts.
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    await mediator.keylists.change(me, COMMAND, KeyChanges([image], [], frozenset()))
+    await mediator.keylists.change(me, COMMAND, KeyChanges([image], []))
     assert isinstance(await mediator.forward(image, b"direct"), EnvelopeQueued)
     assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 1)
-    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME]))
     assert isinstance(await mediator.forward(OLD_NAME, b"by its twin"), EnvelopeQueued)
     assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 2)
-    await mediator.keylists.change(me, COMMAND, KeyChanges([], [image], frozenset()))
+    await mediator.keylists.change(me, COMMAND, KeyChanges([], [image]))
     assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
 
 
@@ -342,7 +342,7 @@ async def test_a_key_that_was_rotated_away_takes_its_name_back_in_no_spelling(
     assert await mediator.keylists.enrol(image, COMMAND, SAID, [image]) is Refusal.KEY_TAKEN
     assert isinstance(await mediator.forward(image), EnvelopeQueued)
     await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
-    wanted = KeyChanges([OLD_NAME], [], frozenset(), held=frozenset({OLD_NAME}))
+    wanted = KeyChanges([OLD_NAME], [], held=frozenset({OLD_NAME}))
     changed = await mediator.keylists.change(STRANGER.name, COMMAND, wanted)
     assert not isinstance(changed, Refusal)
     assert changed.failed == {OLD_NAME: "client_error"}
@@ -357,7 +357,7 @@ async def test_the_name_of_a_did_follows_its_key_only_while_the_did_speaks(
     await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001)
     me, names = STRANGER.name, [NEW_PEER.name, NEWER.name]
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    wanted = KeyChanges(names, [], frozenset(), held=frozenset(names))
+    wanted = KeyChanges(names, [], held=frozenset(names))
     changed = await mediator.keylists.change(me, COMMAND, wanted)
     assert not isinstance(changed, Refusal)
     assert changed.failed == {NEW_PEER.name: "client_error"}
@@ -401,7 +401,7 @@ async def test_a_rotation_for_which_there_is_no_room_leaves_its_did_free(tmp_pat
         assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
         assert await mediator.rotate(NEW_PEER, OLD) is Refusal.QUOTA_EXCEEDED
         assert await mediator.keylists.enrol(NEW_PEER.name, COMMAND, SAID, [NEW_PEER.name]) is None
-        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
+        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME]))
         assert await mediator.rotate(NEWER, OLD) is None
 
 
@@ -465,7 +465,7 @@ async def test_a_key_of_an_account_whose_end_had_no_answer_is_free_after_the_cla
     mediator: Mediator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
-    other, wanted = STRANGER.name, KeyChanges([OLD_NAME], [], frozenset())
+    other, wanted = STRANGER.name, KeyChanges([OLD_NAME], [])
     await mediator.keylists.enrol(other, COMMAND, SAID, [other])
     mediator.agents.lost = {EndAccount}
     assert await mediator.end(OLD) is Refusal.TEMPORARILY_UNAVAILABLE
@@ -489,6 +489,6 @@ async def test_only_who_speaks_for_an_account_ends_it(mediator: Mediator) -> Non
 
 async def test_a_long_keylist_is_released_whole(mediator: Mediator) -> None:
     names = [keys.base58(raw_key(5_000 + n)) for n in range(40)]
-    await mediator.keylists.change(OLD, COMMAND, KeyChanges(names, [], frozenset()))
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges(names, []))
     assert await mediator.end(OLD) is None
     assert [await mediator.owner(name) for name in names] == [None] * 40

@@ -381,13 +381,13 @@ async def test_a_refused_update_costs_no_claims(mediation: Mediation) -> None:
     assert [type(command) for command in mediation.agents.seen] == [CheckKeys]
 
 
-async def test_who_adds_and_removes_a_key_of_another_has_tried_to_add_it(
-    mediation: Mediation,
-) -> None:
+async def test_no_owner_is_looked_for_of_a_key_added_and_removed(mediation: Mediation) -> None:
     await mediation.update(add(A), key=BOB)
-    assert results(await mediation.update(add(A), remove(A))) == ["client_error"] * 2
-    assert results(await mediation.update(add(B), remove(B))) == ["success"] * 2
-    assert await mediation.agents.owner(KEYS[1]) is None
+    mediation.agents.seen.clear()
+    updated = await mediation.update(add(A), remove(A), add(B), remove(B))
+    assert results(updated) == ["success"] * 4
+    assert [type(command) for command in mediation.agents.seen] == [CheckKeys]
+    assert [await mediation.agents.owner(key) for key in KEYS[:2]] == [B_DID, None]
 
 
 async def test_an_update_without_outcome_is_to_be_tried_again(mediation: Mediation) -> None:

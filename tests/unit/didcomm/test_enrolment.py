@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from actors.core.commands import (
-    CheckKeys,
     ClaimKey,
     Command,
     FindAccount,
@@ -62,7 +61,7 @@ async def test_an_enrolment_that_is_cut_off_anywhere_succeeds_with_the_next_try(
 
 async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -> None:
     name, squatter = STRANGER.name, OLD
-    wanted = KeyChanges([name], [], frozenset())
+    wanted = KeyChanges([name], [])
     await mediator.keylists.change(squatter, COMMAND, wanted)
     assert isinstance(await mediator.forward(name, b"to the squatter"), EnvelopeQueued)
     assert await mediator.waiting(squatter) == 2
@@ -99,7 +98,7 @@ async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator)
     name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
     other = opposite(name)
     assert other is not None
-    wanted = KeyChanges([other], [], frozenset())
+    wanted = KeyChanges([other], [])
     await mediator.keylists.change(squatter, COMMAND, wanted)
     assert await mediator.has(squatter, other) == [other]
     enrol = (name, COMMAND, SAID, [name])
@@ -126,7 +125,7 @@ async def test_a_key_is_free_each_time_that_it_is_given_up(mediator: Mediator) -
     name = STRANGER.name
     for _ in range(2):
         for add, remove in (([name], []), ([], [name])):
-            await mediator.keylists.change(OLD, COMMAND, KeyChanges(add, remove, frozenset()))
+            await mediator.keylists.change(OLD, COMMAND, KeyChanges(add, remove))
         assert await mediator.owner(name) is None
 
 
@@ -140,7 +139,7 @@ async def test_who_speaks_for_another_account_takes_no_name_from_it(mediator: Me
 
 async def test_a_keylist_without_room_claims_nothing(mediator: Mediator) -> None:
     mediator.agents.seen.clear()
-    wanted = KeyChanges([STRANGER.name], [NEWER.name], frozenset())
+    wanted = KeyChanges([STRANGER.name], [NEWER.name])
     changed = await Keylists(mediator.agents, keys_max=1, command_s_max=100).change(
         OLD, COMMAND, wanted
     )
@@ -154,7 +153,7 @@ async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
     mediator: Mediator, lost: type[Command]
 ) -> None:
     name, squatter = STRANGER.name, OLD
-    wanted = KeyChanges([name], [], frozenset())
+    wanted = KeyChanges([name], [])
     await mediator.keylists.change(squatter, COMMAND, wanted)
     mediator.agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
     enrol = (name, COMMAND, SAID, [name])
@@ -169,16 +168,11 @@ async def test_a_held_name_is_taken_over_by_an_update_and_another_is_not(
     mediator: Mediator,
 ) -> None:
     held, other = STRANGER.name, NEWER.name
-    wanted = KeyChanges([held, other], [], frozenset())
+    wanted = KeyChanges([held, other], [])
     await mediator.keylists.change(OLD, COMMAND, wanted)
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    both = frozenset({held, other})
-    brief = KeyChanges([], [held, other], both, frozenset({held}))
-    changed = await mediator.keylists.change(me, COMMAND, brief)
-    assert not isinstance(changed, Refusal)
-    assert changed.failed == {other: "client_error"}
-    wanted = KeyChanges([held, other], [], frozenset(), frozenset({held}))
+    wanted = KeyChanges([held, other], [], frozenset({held}))
     changed = await mediator.keylists.change(me, COMMAND, wanted)
     assert not isinstance(changed, Refusal)
     assert changed.failed == {other: "client_error"}
@@ -192,14 +186,11 @@ async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
     (image,) = twins(OLD_NAME)
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    for add, remove in (([image], []), ([], [image])):
-        wanted = KeyChanges(add, remove, frozenset({image}), on_either_curve=True)
-        changed = await mediator.keylists.change(me, COMMAND, wanted)
-        assert not isinstance(changed, Refusal)
-        assert changed.failed == {image: "client_error"}
-    changed = await mediator.keylists.change(
-        OLD, COMMAND, KeyChanges([image], [], frozenset(), on_either_curve=True)
-    )
+    wanted = KeyChanges([image], [], on_either_curve=True)
+    changed = await mediator.keylists.change(me, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {image: "client_error"}
+    changed = await mediator.keylists.change(OLD, COMMAND, wanted)
     assert not isinstance(changed, Refusal)
     assert changed.failed == {}
 
@@ -212,21 +203,10 @@ async def test_nothing_is_added_by_claims_that_took_longer_than_their_release_wa
     others = asyncio.all_tasks()
     monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
     monkeypatch.setattr(keylists, "_CLAIMING_S_MAX", -1)
-    changed = await lists.change(OLD, COMMAND, KeyChanges([key], [], frozenset()))
+    changed = await lists.change(OLD, COMMAND, KeyChanges([key], []))
     assert changed == Changed({key: False}, {key: "server_error"})
     name = NEW_PEER.name
     assert await lists.enrol(name, COMMAND, SAID, [name]) is Refusal.TEMPORARILY_UNAVAILABLE
     await asyncio.gather(*asyncio.all_tasks() - others)
     assert await mediator.owner(key) is None
     assert await mediator.has(OLD, key) == []
-
-
-async def test_other_owners_are_looked_for_before_anything_is_claimed(mediator: Mediator) -> None:
-    added, brief = (keys.base58(raw_key(9_000 + n)) for n in range(2))
-    await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME])
-    mediator.agents.seen.clear()
-    wanted = KeyChanges([added], [brief], frozenset([added, brief]))
-    await mediator.keylists.change(OLD, COMMAND, wanted)
-    order = [type(each) for each in mediator.agents.seen]
-    assert order[:2] == [CheckKeys, FindKeyOwner]
-    assert ClaimKey in order

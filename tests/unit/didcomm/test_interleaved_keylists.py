@@ -143,7 +143,7 @@ async def test_the_short_did_of_an_account_that_began_during_the_claim_of_anothe
     identities, others, own = await mediated(), asyncio.all_tasks(), "did:peer:4zQmOwn"
     lists, wanted = (
         Keylists(identities, keys_max=10, command_s_max=100),
-        KeyChanges([own], [], frozenset([own])),
+        KeyChanges([own], []),
     )
     claim = identities.decide(key_target(own), ClaimKey(own))
     assert isinstance(claim, KeyClaim)

@@ -28,7 +28,7 @@ async def test_a_did_that_was_given_up_is_not_let_go_by_a_late_copy_of_its_rotat
     name = NEW_PEER.name
     if is_thief:  # who has its key removes its name, so that the copy is not yet done
         assert await mediator.rotate(NEW_PEER, OLD) is None
-        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [name], frozenset()))
+        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [name]))
 
     async def overtaken() -> None:
         assert await mediator.rotate(NEW_PEER, OLD) is None

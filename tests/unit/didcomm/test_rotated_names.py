@@ -43,7 +43,7 @@ async def test_a_rotation_takes_the_name_of_its_did_from_who_registered_it_befor
 ) -> None:
     name, squatter = NEW_PEER.name, STRANGER.name
     await mediator.keylists.enrol(squatter, COMMAND, SAID, [squatter])
-    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], [], frozenset()))
+    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], []))
     assert await mediator.owner(name) == squatter
     assert await mediator.rotate(NEW_PEER, OLD) is None
     assert isinstance(await mediator.ask_as(name, OLD), Connected)
@@ -59,7 +59,7 @@ async def test_a_rotation_that_takes_a_name_and_is_cut_off_is_finished_by_the_ne
 ) -> None:
     name, squatter = NEW_PEER.name, STRANGER.name
     await mediator.keylists.enrol(squatter, COMMAND, SAID, [squatter])
-    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], [], frozenset()))
+    await mediator.keylists.change(squatter, COMMAND, KeyChanges([name], []))
     with mediator.agents.cut_off(lost, is_lost=True):
         assert await mediator.rotate(NEW_PEER, OLD) is Refusal.TEMPORARILY_UNAVAILABLE
     assert await speaks_for(mediator, name) == OLD
@@ -110,7 +110,7 @@ async def test_a_did_that_speaks_already_is_not_let_go_if_its_name_is_refused(
     (image,), name = twins(OLD_NAME), STRANGER.name
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
     assert await rotated_to_key(mediator, image, name) is None
-    await mediator.keylists.change(name, COMMAND, KeyChanges([], [image], frozenset()))
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [image]))
     await mediator.rotate(NEW_PEER, OLD)
     assert await rotated_to_key(mediator, image, name) is Refusal.KEY_TAKEN
     assert await speaks_for(mediator, image) == name
@@ -123,7 +123,7 @@ async def test_an_agent_that_ends_without_its_short_did_in_its_keylist_may_begin
     monkeypatch.setattr(keylists, "_SETTLED_AFTER", (0,))
     name, own = NEW_PEER.name, frozenset({NEW_PEER.name})
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
-    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own))
     assert await mediator.end(name) is None
     assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
     assert isinstance(await mediator.forward(name), EnvelopeQueued)
@@ -136,10 +136,10 @@ async def test_an_agent_that_ends_without_its_short_did_in_its_keylist_may_begin
 async def test_the_short_did_of_an_agent_without_forwards_is_free_after_its_erasure(
     mediator: Mediator,
 ) -> None:
-    name, wanted = NEW_PEER.name, KeyChanges([NEW_PEER.name], [], frozenset())
+    name, wanted = NEW_PEER.name, KeyChanges([NEW_PEER.name], [])
     own = frozenset({name})
     await mediator.keylists.enrol(name, COMMAND, SAID, [name])
-    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own, own))
+    await mediator.keylists.change(name, COMMAND, KeyChanges([], [name], own))
     assert await mediator.has(name, name) == []
     assert await mediator.forward(name) is Refusal.KEY_UNKNOWN
     results = []
@@ -164,7 +164,7 @@ async def test_a_did_that_was_given_up_is_not_let_go_if_the_rotation_back_to_it_
     assert await rotated_to_key(mediator, image, name) is None
     assert await mediator.rotate(NEWER, image, at_s=1_001) is None
     if not is_listed:
-        await mediator.keylists.change(name, COMMAND, KeyChanges([], [image], frozenset()))
+        await mediator.keylists.change(name, COMMAND, KeyChanges([], [image]))
     await mediator.rotate(NEW_PEER, OLD)
     assert await rotated_to_key(mediator, image, NEWER.name, 1_002) is Refusal.KEY_TAKEN
     assert await speaks_for(mediator, image) == name

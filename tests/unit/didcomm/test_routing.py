@@ -206,7 +206,7 @@ def test_whatever_is_sent_is_read_or_refused(to: object, msg: object) -> None:
 async def test_envelopes_go_once_to_an_owner_of_several_of_their_names(tmp_path: Path) -> None:
     async with mediator_of(tmp_path) as mediator:
         account = await mediator.owner(OLD_NAME) or ""
-        await mediator.keylists.change(account, COMMAND, KeyChanges([B], [], frozenset()))
+        await mediator.keylists.change(account, COMMAND, KeyChanges([B], []))
         before, names = mediator.count(QueueEnvelopes), [OLD_NAME, B, "did:example:unknown"]
         envelopes = QueueEnvelopes("", [PACKED], 1)
         replies = await mediator.forwarding.forward_to_all(names, envelopes, b"m" * 16, {})
