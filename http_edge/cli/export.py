@@ -23,13 +23,7 @@ from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.arguments import named_place
 from http_edge.cli.group import Group
 from http_edge.cli.keys import existing_keys, require_owner
-from http_edge.cli.output import (
-    json_option,
-    print_databases,
-    progress_bar,
-    require_folder,
-    speed_bar,
-)
+from http_edge.cli.output import json_option, print_databases, progress_bar, require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.exits import Endings, Exit, Stop, ended_by
@@ -207,11 +201,12 @@ def _export(settings: Settings, *, compacting: bool) -> dict[str, Any]:
     with (
         closing(opened_to_export(settings)) as log,
         exporter_of(settings, log, place) as exporter,
-        speed_bar("Exporting", log.position() - (first := exporter.catalog.last)) as shown,
+        progress_bar("Exporting") as progress,
     ):
+        first, end = exporter.catalog.last, log.position()
         while step := exporter.step():
             steps.append(step)
-            shown(step.last - first)
+            progress(step.last - first, end - first)
             if not step.is_full:
                 break
         seconds = time.monotonic() - started

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.text import Text
 
 from http_edge.server.exits import Exit, Stop, escaped
@@ -149,17 +149,15 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
     Its arguments are the amount done and the total.
     """
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with _bars() as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 @contextmanager
 def progress_bars() -> Iterator[ProgressBar]:
     """Show bars on stderr within the block, only on a terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    with _bars() as bars:
 
         def add(title: str, total: int) -> Callable[[int], None]:
             task = bars.add_task(title, total=total)
@@ -168,17 +166,9 @@ def progress_bars() -> Iterator[ProgressBar]:
         yield add
 
 
-@contextmanager
-def speed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """As ``progress_bar``, with the speed and the remaining time; the total is known before."""
+def _bars() -> Progress:
     console = Console(stderr=True)
-    speed, rest = TaskProgressColumn(show_speed=True), TimeRemainingColumn()
-    columns = (TextColumn(title), BarColumn(), speed, rest)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def _cell(value: object) -> str:

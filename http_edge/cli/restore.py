@@ -23,7 +23,7 @@ from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.opening import AsOf, point_in_log
 from eventstore.stores.restore import Restored
 from http_edge.cli.arguments import named_place, parsed
-from http_edge.cli.output import json_option, print_databases, speed_bar
+from http_edge.cli.output import json_option, print_databases, progress_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Endings, Exit, ended_by
 from http_edge.server.restoring import (
@@ -135,8 +135,8 @@ def restore(  # noqa: PLR0913 - one for each option
         archive = archive or loaded.settings.export.to
         with opened_source(origin, target, keys, until, archive) as source:
             end = source.last if source.until is None else source.until
-            with speed_bar("Restoring", end) as shown:
-                restored = run(source, target, keys, lambda position, _rows: shown(position))
+            with progress_bar("Restoring") as progress:
+                restored = run(source, target, keys, lambda position, _: progress(position, end))
             record = _record(source, target, restored, time.monotonic() - started)
             found, known_to = later_erasures(source, target.dsn, restored.position)
     of_target = ["--data-dir", str(target.data_dir)]
