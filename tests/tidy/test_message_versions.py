@@ -6,7 +6,7 @@ from tests.tidy.modules import ROOT, Module, modules
 
 SEAM = "http_edge/didcomm/envelopes/"
 TABLE = SEAM + "versions.py"
-NOTIFICATION = "http_edge/didcomm/push/notification.py"
+NOTIFICATION = "http_edge/didcomm/push/service.py"
 """A push notification is no message, and has a member of the same name (RFC 0699, RFC 0734)."""
 OUTSIDE = [
     module

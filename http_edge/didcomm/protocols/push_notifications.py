@@ -15,7 +15,7 @@ from actors.core.replies import PushDeviceFound
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
-from http_edge.didcomm.push.notification import FCM
+from http_edge.didcomm.push.service import FCM
 
 TOKEN_CHARS_MAX: Final = 4_096
 """Tokens of FCM have about 200 characters, those of APNs at most 200; neither service promises a

@@ -24,8 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from actors.host.clock import Clock
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.private_files import KeyFileRefused, read_private
-from http_edge.didcomm.push.notification import FCM, TYPE, Notification, PushOutcome
-from http_edge.didcomm.push.service import Answer, PushService
+from http_edge.didcomm.push.service import FCM, TYPE, Answer, Notification, PushOutcome, PushService
 from http_edge.settings.settings import Push
 
 _SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"

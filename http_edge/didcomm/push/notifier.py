@@ -27,7 +27,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import PushDeviceFound, QueueState
 from http_edge.didcomm.identities import NO_ACCOUNT, Identities
 from http_edge.didcomm.push.gateways import PushGateway
-from http_edge.didcomm.push.notification import APNS, Notification, PushOutcome
+from http_edge.didcomm.push.service import APNS, Notification, PushOutcome
 from http_edge.settings.settings import Push
 
 _LOG = logging.getLogger(__name__)

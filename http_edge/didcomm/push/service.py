@@ -1,10 +1,14 @@
-"""POST requests to a push service, bounded in number, time and the size of answers."""
+"""Notifications for devices, and the requests to a push service that carry them.
+
+The requests are bounded in number, in time and in the size of answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeVar
 
@@ -12,19 +16,50 @@ import aiohttp
 import msgspec
 from aiohttp import hdrs
 
+from actors.core.commands import PushDevice
 from actors.host.clock import Clock
 from http_edge.crypto.tls import trusted_by_this_machine
-from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.dids.bounded_answers import plain_session
 from http_edge.settings.settings import Push
 from http_edge.telemetry.logs import LinePace
 
+APNS: Final = "apns"
+"""The channel of devices that push-notifications-apns names (RFC 0699)."""
+FCM: Final = "fcm"
+"""The channel of devices that push-notifications-fcm names (RFC 0734)."""
+
+TYPE: Final = "@type"
+"""The member of a notification that both RFCs require; its value is ``Notification.kind``."""
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ANSWER_BYTES_MAX: Final = 65_536
 """Bytes of an answer that are read; the rest is dropped with the connection."""
 _PAUSE_S_MAX: Final = 3_600.0
 """Longest ``Retry-After`` that is respected: an error in it must not end notifications."""
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """What a device is notified of: ``waiting`` messages are in the queue of its wallet."""
+
+    device: PushDevice
+    waiting: int
+
+    @property
+    def kind(self) -> str:
+        """The type of the notification, the same for all devices of the channel."""
+        return f"https://didcomm.org/push-notifications-{self.device.channel}"
+
+
+class PushOutcome(Enum):
+    """What became of a notification. ``SENT`` is not yet shown: no service reports that."""
+
+    SENT = "sent"
+    UNREGISTERED = "unregistered"
+    """The service no longer knows the device, and never will again by this token."""
+    REFUSED = "refused"
+    """The service refuses this mediator or this notification; a repetition would not help."""
+    UNAVAILABLE = "unavailable"
+    """The service was not reached, is overloaded or has a fault."""
 
 
 class Answer(NamedTuple):

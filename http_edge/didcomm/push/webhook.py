@@ -12,8 +12,7 @@ from aiohttp import hdrs
 
 from actors.host.clock import Clock
 from http_edge.crypto.private_files import KeyFileRefused, read_private
-from http_edge.didcomm.push.notification import APNS, FCM, TYPE, Notification, PushOutcome
-from http_edge.didcomm.push.service import PushService
+from http_edge.didcomm.push.service import APNS, FCM, TYPE, Notification, PushOutcome, PushService
 from http_edge.settings.settings import Push
 
 SIGNATURE: Final = "Poste-Signature"

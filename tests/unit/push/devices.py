@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.core.commands import PushDevice
-from http_edge.didcomm.push.notification import Notification
+from http_edge.didcomm.push.service import Notification
 
 TOKEN: Final = "a-device-token-that-no-log-has"
 ANDROID: Final = Notification(PushDevice("fcm", TOKEN, "Android"), 3)

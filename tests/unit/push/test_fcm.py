@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.didcomm.push.gateways import open_gateway
-from http_edge.didcomm.push.notification import PushOutcome
+from http_edge.didcomm.push.service import PushOutcome
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate

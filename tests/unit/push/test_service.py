@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from http_edge.didcomm.push.gateways import PushGateway, open_gateway
-from http_edge.didcomm.push.notification import PushOutcome
+from http_edge.didcomm.push.service import PushOutcome
 from http_edge.settings.settings import Push
 from http_edge.telemetry.logs import LINES_APART_MS
 from tests.edge.mediator import HandClock

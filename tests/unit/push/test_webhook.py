@@ -10,7 +10,7 @@ import pytest
 
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.didcomm.push.gateways import PushGateway, open_gateway
-from http_edge.didcomm.push.notification import Notification, PushOutcome
+from http_edge.didcomm.push.service import Notification, PushOutcome
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.tidy.modules import ROOT
