@@ -6,7 +6,6 @@ X25519 key for each contract. No ``repr`` shows them; the file that holds them i
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -19,14 +18,13 @@ from http_edge.crypto.aes_gcm import open_sealed, seal
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.key_agreement import KEY_BYTES, new_key_pair
 from http_edge.crypto.key_agreement import public_key as agreement_key
-from http_edge.crypto.private_files import replace_private
+from http_edge.crypto.private_files import KeyFileRefused, read_private, replace_private
 from http_edge.crypto.signatures import public_key, sign, sign_object
 from http_edge.dids import decentrl
 from http_edge.dids.document import signing_key_id
 
 STORAGE_KEY_BYTES: Final = 32
 _SEED_BYTES: Final = 32
-_OTHERS: Final = 0o077
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,10 +142,10 @@ class Identity:
                 mediator are not those that its DID names.
             OSError: the file is missing or cannot be read.
         """
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & _OTHERS:
-                raise UnusableIdentity(f"{path} is open to others; remedy: chmod 600 {path}")
-            body = file.read()
+        try:
+            body = read_private(path)
+        except KeyFileRefused as error:
+            raise UnusableIdentity(str(error)) from error
         try:
             content = msgspec.json.decode(body, type=_File)
             identity = cls(
