@@ -8,7 +8,6 @@ few at a time (``http_edge.dids.fetched``). A message waits for a fetch only whi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final, TypeAlias
 
@@ -29,9 +28,9 @@ from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY, Identities, key_target
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
+from http_edge.dids.address_slots import AddressSlots
 from http_edge.dids.document import Fetch
-from http_edge.dids.fetched import FetchedDids, FetchedMethod, may_take
-from http_edge.dispatch.slots import counted
+from http_edge.dids.fetched import FetchedDids, FetchedMethod
 from http_edge.listener.address_charge import charge_unproven, paying_address
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
@@ -82,7 +81,7 @@ class UnknownDids:
         self._seen = seen
         self._fetched = fetched
         self._own_names = own_names
-        self._waiting: Counter[str] = Counter()
+        self._slots = AddressSlots(_WAITING_MAX)
 
     async def learn(self, did: str, command: bytes) -> RejectionReason | None:
         """Learn a DID; return None, or the reason why the DID remains unknown.
@@ -140,12 +139,11 @@ class UnknownDids:
         fetched = self._fetched
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE
-        address = paying_address() or ""  # empty: no address has a rate, or a share
-        held = self._waiting[address] if address else 0
-        if not may_take(held, _WAITING_MAX - self._waiting.total()):
+        address = paying_address() or None
+        if not self._slots.has_one_for(address):
             return RejectionReason.TRY_AGAIN
         charge_unproven(0)
-        with counted(self._waiting, address):
+        with self._slots.held_by(address):
             found = await fetched.resolve(did)
         if found is not None:
             return None

@@ -27,6 +27,7 @@ from cachetools import TLRUCache
 from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
+from http_edge.dids.address_slots import AddressSlots
 from http_edge.dids.addresses import (
     CheckedNames,
     Lookup,
@@ -43,15 +44,7 @@ _PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
 """Statuses of a host that may answer otherwise later."""
 _BESIDE_BODY_BYTES: Final = 65_536
 """Bytes of an answer that are read beyond the largest body: its head, and marks of chunks."""
-_SHARES: Final = 4
-"""A client address may take a quarter of the slots that stay free: of 32 slots, 4 addresses that
-take all they can leave 12, and 8 leave 4."""
 _Document = TypeVar("_Document")
-
-
-def may_take(held: int, free: int) -> bool:
-    """May an address that holds so many slots take one of those that are free?"""
-    return _SHARES * held < free
 
 
 class FetchedMethod(NamedTuple, Generic[_Document]):
@@ -155,7 +148,8 @@ class FetchedDids(Generic[_Document]):
         )
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
-        self._slots: list[_Slot] = []
+        self._slots: dict[_Slot, None] = {}
+        self._shares = AddressSlots(self._limits.fetches_max)
         self._line = asyncio.Lock()
         self._freed = asyncio.Event()
 
@@ -188,7 +182,8 @@ class FetchedDids(Generic[_Document]):
         """
         if self.known(did) is Fetch.NEEDED:
             async with self._line:
-                while not self._is_slot_for(self._caller.address()):
+                address = self._caller.address()
+                while address is not None and not self._shares.has_one_for(address):
                     self._freed.clear()
                     await self._freed.wait()
                 if self.known(did) is Fetch.NEEDED:
@@ -210,35 +205,32 @@ class FetchedDids(Generic[_Document]):
             slot = _Slot(_host(self._url(did)), self._caller.address())
             if not self._has_room(slot):
                 return None
-            self._slots.append(slot)
+            self._slots[slot] = None
+            self._shares.take(slot.address)
             fetch = asyncio.create_task(self._fetch_and_remember(did, slot))
             fetch.add_done_callback(lambda _: self._ended(did, slot))
             self._under_way[did] = fetch
         return fetch
 
     def _has_room(self, new: _Slot) -> bool:
-        free = self._limits.fetches_max - len(self._slots)
         of_host = sum(slot.host == new.host for slot in self._slots)
-        is_left = free > 0 and of_host < self._limits.fetches_per_host_max
-        return is_left and self._is_slot_for(new.address)
-
-    def _is_slot_for(self, address: str | None) -> bool:
-        held = sum(slot.address == address for slot in self._slots)
-        return address is None or may_take(held, self._limits.fetches_max - len(self._slots))
+        is_left = of_host < self._limits.fetches_per_host_max
+        return is_left and self._shares.has_one_for(new.address)
 
     def _ended(self, did: str, slot: _Slot) -> None:
         del self._under_way[did]
         if slot.lookup is None:
-            self._free(slot)
+            self._give_back(slot)
         else:
             slot.lookup.add_done_callback(lambda lookup: self._answered(lookup, slot))
 
-    def _free(self, slot: _Slot) -> None:
-        self._slots.remove(slot)
+    def _give_back(self, slot: _Slot) -> None:
+        del self._slots[slot]
+        self._shares.give_back(slot.address)
         self._freed.set()
 
     def _answered(self, lookup: asyncio.Future[Sequence[str]], slot: _Slot) -> None:
-        self._free(slot)
+        self._give_back(slot)
         if not lookup.cancelled():
             lookup.exception()  # seen here, or a failure after the time limit would be logged
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from http_edge.dids.fetched import may_take
+from http_edge.dids.address_slots import AddressSlots
 from http_edge.dispatch.slots import counted
 from http_edge.listener.connection import Connection
 from http_edge.listener.transfers import Pace, Transfer, Transfers
@@ -26,14 +26,14 @@ request for messages is smaller, also in an envelope from a long did:peer."""
 class InFlight:
     """Counts requests in progress, bodies, and open sockets, and says whether there is room.
 
-    ``draining`` is set when the edge stops: from then on there is no room. ``requests`` counts the
-    requests in progress; ``bodies`` holds their bodies and those still arriving; ``sockets`` counts
-    the open sockets by protocol.
+    ``draining`` is set when the edge stops: from then on there is no room. ``slots`` are those of
+    the requests in progress; ``bodies`` holds their bodies and those still arriving; ``sockets``
+    counts the open sockets by protocol.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.draining = False
-        self.requests = 0
+        self.slots = AddressSlots(limits.commands_in_flight_max)
         self.bodies = Transfers(
             bytes_max=limits.bodies_bytes_max,
             bytes_per_address_max=limits.bodies_bytes_per_address_max,
@@ -43,36 +43,24 @@ class InFlight:
         )
         self.sockets: Counter[str] = Counter()
         self._limits = limits
-        self._requests_of: Counter[str] = Counter()
         self._bodies_of: Counter[str] = Counter()
         self._sockets_of: Counter[str] = Counter()
 
     @property
     def has_room(self) -> bool:
         """Is there room for one more request?"""
-        return not self.draining and self.requests < self._limits.commands_in_flight_max
+        return not self.draining and self.slots.free > 0
 
-    def has_share_for(self, address: str) -> bool:
-        """May this client address take one more of the slots that ``has_room`` says are free?"""
-        held = self._requests_of[address]
-        return may_take(held, self._limits.commands_in_flight_max - self.requests)
+    @property
+    def requests(self) -> int:
+        """How many requests are in progress."""
+        return self._limits.commands_in_flight_max - self.slots.free
 
     def request_of(
-        self, connection: Connection | None = None, body_bytes: int = 0, address: str = ""
+        self, connection: Connection | None = None, body_bytes: int = 0, address: str | None = None
     ) -> AbstractContextManager[None]:
-        """Count a request of this connection that is in progress within the block.
-
-        It counts for ``address`` as well, unless that is empty: it has no rate, and no share.
-        """
-        return _Current(self, connection, body_bytes, address)
-
-    def count(self, address: str, requests: int) -> None:
-        """Count so many requests of an address more, or less, as in progress."""
-        self.requests += requests
-        if address:
-            self._requests_of[address] += requests
-            if not self._requests_of[address]:
-                del self._requests_of[address]
+        """Hold a slot for a request of this connection and address within the block."""
+        return _Current(self.slots, connection, body_bytes, address)
 
     def has_room_for_body(self, address: str) -> bool:
         """May one more body of this client address arrive at the same time?"""
@@ -112,18 +100,18 @@ class InFlight:
 class _Current(NamedTuple):
     """A request that counts within the block; as a generator it would cost each 1 % of its time."""
 
-    in_flight: InFlight
+    slots: AddressSlots
     connection: Connection | None
     body_bytes: int
-    address: str
+    address: str | None
 
     def __enter__(self) -> None:
-        self.in_flight.count(self.address, 1)
+        self.slots.take(self.address)
         _CURRENT.set(self)
 
     def __exit__(self, *_: object) -> None:
         _CURRENT.set(None)
-        self.in_flight.count(self.address, -1)
+        self.slots.give_back(self.address)
 
 
 _CURRENT: Final[ContextVar[_Current | None]] = ContextVar("in_flight", default=None)
@@ -145,8 +133,8 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
     if (current := _CURRENT.get()) is None:
         yield
         return
-    in_flight, connection, _, address = current
-    in_flight.count(address, -1)
+    slots, connection, _, address = current
+    slots.give_back(address)
     if connection is not None:
         connection.when_left = end
         if connection.has_left:
@@ -156,4 +144,4 @@ def parked(end: Callable[[], None] = lambda: None) -> Iterator[None]:
     finally:
         if connection is not None:
             connection.when_left = None
-        in_flight.count(address, 1)
+        slots.take(address)

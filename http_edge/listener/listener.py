@@ -303,8 +303,8 @@ class HttpListener:
             try:
                 if not in_flight.has_room:
                     return self._reject(request, Rejection.TOO_BUSY)
-                payer = paying_address() or ""
-                if not in_flight.has_share_for(payer):
+                payer = paying_address() or None
+                if not in_flight.slots.has_one_for(payer):
                     return self._reject(request, Rejection.RATE_LIMITED)
                 charge_body(len(body))
                 started_s = perf_counter()

@@ -46,17 +46,17 @@ def test_a_request_holds_a_place_until_it_ends_and_none_while_it_only_waits() ->
 def test_an_address_takes_a_quarter_of_the_places_that_stay_free_and_none_while_it_waits() -> None:
     in_flight = InFlight(Limits(commands_in_flight_max=10))
     with ExitStack() as requests:
-        while in_flight.has_share_for("a"):
+        while in_flight.slots.has_one_for("a"):
             requests.enter_context(in_flight.request_of(address="a"))
         assert in_flight.requests == 2
-        assert in_flight.has_share_for("b")
+        assert in_flight.slots.has_one_for("b")
         with parked():
-            assert in_flight.has_share_for("a")
-        assert not in_flight.has_share_for("a")
-    assert not in_flight._requests_of
+            assert in_flight.slots.has_one_for("a")
+        assert not in_flight.slots.has_one_for("a")
+    assert not in_flight.slots._held
     with ExitStack() as requests:
         for _ in range(9):
-            assert in_flight.has_share_for("")  # it has no rate, and no share
+            assert in_flight.slots.has_one_for(None)  # it has no rate, and no share
             requests.enter_context(in_flight.request_of())
 
 

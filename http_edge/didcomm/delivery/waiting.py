@@ -7,7 +7,6 @@ of every envelope that can be handed out. A wake-up is a hint: the waiter then a
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,9 +15,8 @@ from actors.core.commands import Listen
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopesWaiting, IdentityGone, Notice
 from http_edge.didcomm.identities import Identities
-from http_edge.dids.fetched import may_take
+from http_edge.dids.address_slots import AddressSlots
 from http_edge.dispatch.hub import Hub
-from http_edge.dispatch.slots import counted
 from http_edge.listener.address_charge import paying_address
 from http_edge.listener.in_flight import may_park, parked
 
@@ -69,8 +67,7 @@ class Waiting:
         self._per_identity_max = per_identity_max
         self._hub = hub
         self._identities = identities
-        self._free = waiters_max
-        self._waiting_of: Counter[str] = Counter()
+        self._slots = AddressSlots(waiters_max)
 
     @asynccontextmanager
     async def listening(self, did: str) -> AsyncIterator[Wake]:
@@ -80,21 +77,18 @@ class Waiting:
         """
         wake = Wake()
         crowded = self._hub.subscribers_of(did) >= self._per_identity_max or not may_park()
-        address = paying_address() or ""  # empty: no address has a rate, or a share
-        held = self._waiting_of[address] if address else 0
-        if crowded or not may_take(held, self._free):
+        address = paying_address() or None
+        if crowded or not self._slots.has_one_for(address):
             wake.close(0)
             yield wake
             return
-        self._free -= 1
         self._hub.add(did, wake)
         try:
-            with counted(self._waiting_of, address):
+            with self._slots.held_by(address):
                 if not await self.open_session(did):
                     wake.close(0)
                 yield wake
         finally:
-            self._free += 1
             self._hub.remove(did, wake)
 
     async def open_session(self, did: str, implicit: str = "") -> bool:

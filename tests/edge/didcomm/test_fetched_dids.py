@@ -235,6 +235,13 @@ async def test_only_allowed_hosts_are_asked(network: WalletNetwork, host: HttpsH
     assert (host.looked_up, host.requests) == ([], [])
 
 
+def leave_slots(network: WalletNetwork, count: int) -> None:
+    """Let only so many messages wait for documents."""
+    mediation = network.mediator.edges[0]._mediation
+    assert mediation is not None
+    mediation.endpoint._inbound._reader._unknown_dids._slots.free = count
+
+
 @pytest.mark.parametrize(
     "settings", [{"did_web": {"enabled": True, "allowed_hosts": [NAME.upper()]}}]
 )
@@ -247,9 +254,9 @@ async def test_the_case_of_an_allowed_host_does_not_matter(
 
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "seconds_max": 60}}])
 async def test_messages_that_find_no_slot_to_wait_for_a_document_may_come_again(
-    network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+    network: WalletNetwork, host: HttpsHost
 ) -> None:
-    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 1)
+    leave_slots(network, 1)
     agent, fetching, answered = NetworkAgent(host.did), asyncio.Event(), asyncio.Event()
 
     async def held(_request: web.Request) -> web.StreamResponse:
@@ -278,9 +285,9 @@ async def test_messages_that_find_no_slot_to_wait_for_a_document_may_come_again(
     ],
 )
 async def test_no_client_address_takes_all_slots_to_wait_for_documents(
-    network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+    network: WalletNetwork, host: HttpsHost
 ) -> None:
-    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 2)
+    leave_slots(network, 2)
     slow, quick = NetworkAgent(host.did), NetworkAgent(host.did + ":quick")
     fetching, answered = asyncio.Event(), asyncio.Event()
 

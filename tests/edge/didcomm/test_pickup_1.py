@@ -101,7 +101,7 @@ async def test_an_address_that_takes_all_room_to_wait_that_it_can_leaves_room_fo
     await asyncio.gather(*polls, return_exceptions=True)  # who had no place was answered so
     mediation = mediator.edges[0]._mediation
     assert mediation is not None
-    assert not mediation.sockets._dependencies.waiting._waiting_of
+    assert not mediation.sockets._dependencies.waiting._slots._held
 
 
 async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob) -> None:
@@ -173,7 +173,7 @@ async def test_a_long_poll_over_http_ends_as_its_client_leaves(
         writer.close()
     mediation = mediator.edges[0]._mediation
     assert mediation is not None
-    assert not mediation.sockets._dependencies.waiting._waiting_of
+    assert not mediation.sockets._dependencies.waiting._slots._held
 
 
 async def test_a_long_poll_with_a_large_body_is_answered_at_once(

@@ -48,6 +48,6 @@ async def over(holder: Holder) -> None:
 
 def places(holder: Holder) -> tuple[int, int, int, int]:
     """Free places of waiters, and those that wait: all, subscribers, and identities at hosts."""
-    waiting, hosts = holder.waiting, holder.hosts.running.values()
+    slots, hosts = holder.waiting._slots, holder.hosts.running.values()
     listening = sum(len(host._host.registry.sessions) for host in hosts)
-    return waiting._free, waiting._waiting_of.total(), len(holder.hub), listening
+    return slots.free, slots._held.total(), len(holder.hub), listening
