@@ -12,7 +12,7 @@ from actors.core.commands import EraseIdentity
 from actors.core.erasure import CONTINUED, OPERATOR
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from eventstore.log.seal import command_key
 from http_edge.admin.operators import json_answer
 from http_edge.didcomm.accounts import ErasedAccounts
@@ -26,19 +26,11 @@ _STEPS: Final = 32
 class ErasureEndpoint:
     """Erases identities."""
 
-    def __init__(
-        self,
-        identities: Identities,
-        erased: ErasedAccounts,
-        *,
-        records_max: int,
-        new_id: NewId,
-    ) -> None:
+    def __init__(self, identities: Identities, erased: ErasedAccounts, *, records_max: int) -> None:
         """Each step erases up to ``records_max`` records in one transaction."""
         self._identities = identities
         self._erased = erased
         self._records_max = records_max
-        self._new_id = new_id
 
     def routes(self) -> Sequence[PlainRoute]:
         """``/identities/erase``."""
@@ -56,7 +48,7 @@ class ErasureEndpoint:
             raise web.HTTPBadRequest
         records = 0
         for _ in range(_STEPS):
-            key = command_key(did, self._new_id())
+            key = command_key(did, new_id())
             step = await self._identities.ask(
                 did, EraseIdentity(by, self._records_max), key, Erased, by_mediator=True
             )

@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 from actors.core.commands import PurgeQueue, QueryConnection, QueryQueue
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Purged, QueueState
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Clock, new_id
 from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
@@ -59,14 +59,11 @@ def for_operators(token: str, handle: Handler) -> Handler:
 class QueueEndpoint:
     """Serves operators the queues of identities, and what hosts have in memory."""
 
-    def __init__(
-        self, gateway: Gateway, identities: Identities, *, clock: Clock, new_id: NewId
-    ) -> None:
+    def __init__(self, gateway: Gateway, identities: Identities, *, clock: Clock) -> None:
         self._gateway = gateway
         self._identities = identities
         self._memory = Memory(gateway)
         self._clock = clock
-        self._new_id = new_id
 
     def routes(self) -> Sequence[PlainRoute]:
         """``/queues`` and ``/memory``."""
@@ -103,7 +100,7 @@ class QueueEndpoint:
             raise web.HTTPBadRequest
         if not await self._memory.knows(did):
             return json_answer({"did": did, "known": False, "purged": 0})
-        key = command_key(did, self._new_id())
+        key = command_key(did, new_id())
         purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
         if isinstance(purged, Refusal):
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)

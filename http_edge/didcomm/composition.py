@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from actors.core.rate_limits import RateLimit
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Clock
 from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.delivery.waiting import Waiting
@@ -69,7 +69,6 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     push: PushNotifier | None
     senders: RateLimit
     clock: Clock
-    new_id: NewId
     refusals: RefusalCounts
     measures: EdgeMeasures
     fetched: AgentDids | None = None
@@ -130,7 +129,7 @@ class DidCommMediator:
             enrolment,
             dependencies,
         )
-        self.endpoint = DidCommEndpoint(didcomm, inbound, new_id=dependencies.new_id)
+        self.endpoint = DidCommEndpoint(didcomm, inbound)
         self.sockets = DidCommSockets(
             SocketDependencies(
                 settings,
@@ -139,7 +138,6 @@ class DidCommMediator:
                 identities,
                 dependencies.hub,
                 waiting,
-                dependencies.new_id,
             )
         )
         self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)
@@ -209,7 +207,6 @@ def _inbound(
             clock=clock,
         ),
         clock=clock,
-        new_id=dependencies.new_id,
         senders=dependencies.senders,
         sender_seen=dependencies.workers.sender_seen,
         refusals=dependencies.refusals,

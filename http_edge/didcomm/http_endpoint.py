@@ -16,7 +16,6 @@ from aiohttp import hdrs, web
 from actors.core.commands import ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
-from actors.host.clock import NewId
 from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import media_type_of
@@ -62,10 +61,9 @@ def error_answer(status: HTTPStatus, code: str) -> web.Response:
 class DidCommEndpoint:
     """Answers ``POST /didcomm`` once the body has arrived."""
 
-    def __init__(self, settings: DidComm, inbound: Inbound, *, new_id: NewId) -> None:
+    def __init__(self, settings: DidComm, inbound: Inbound) -> None:
         self._settings = settings
         self._inbound = inbound
-        self._new_id = new_id
 
     def too_large(self, http_request: web.Request) -> web.Response | None:
         """Refuse a request whose ``Content-Length`` is too large, before its body is read."""
@@ -79,7 +77,7 @@ class DidCommEndpoint:
         if len(body) > self._settings.message_bytes_max:
             charge_unproven(len(body))
             return rejection(self._inbound.rejected(RejectionReason.MESSAGE_TOO_LARGE))
-        transport = InboundTransport(self._new_id)
+        transport = InboundTransport()
         received = await self._inbound.receive(body, transport)
         if isinstance(received, MessageRejection):
             return rejection(received.reason, received.open_report)

@@ -20,7 +20,7 @@ from actors.core.commands import QueueEnvelopes
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Clock, new_id
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
 from http_edge.didcomm.delivery.hand_out import packed
@@ -102,7 +102,6 @@ class Inbound:
         accounts: Accounts,
         traffic: Traffic,
         clock: Clock,
-        new_id: NewId,
         senders: RateLimit,
         sender_seen: Callable[[str], None],
         refusals: RefusalCounts,
@@ -124,7 +123,6 @@ class Inbound:
         self._times = AnswerTimes()
         self._reports = ReportLimit(settings)
         self._clock = clock
-        self._new_id = new_id
         self._senders = senders
         self._sender_seen = sender_seen
         self._refusals = refusals
@@ -245,7 +243,7 @@ class Inbound:
             case "report" if found.forward is not None:
                 report = report_of(Problem.UNKNOWN_RECIPIENT)
                 version = self._envelopes.of(found.forward.version)
-                written = version.report_openly(found.forward, report, self._new_id())
+                written = version.report_openly(found.forward, report, new_id())
                 return MessageRejection(unknown, open_report=written)
             case _:
                 return MessageRejection(unknown)
@@ -421,7 +419,7 @@ class Inbound:
         return self._pack(limited.reply, message, sender)
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
-        return self._envelopes.answer(question, answer, to, self._new_id())
+        return self._envelopes.answer(question, answer, to, new_id())
 
 
 def _with_unproven_prior(outcome: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ import msgspec
 from actors.core.commands import ReleaseLeases, StartLive
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from actors.host.tasks import Tasks
 from eventstore.log.seal import command_key
 from http_edge.didcomm.delivery.pump import LiveDelivery, Pump
@@ -64,7 +64,6 @@ class SocketDependencies(msgspec.Struct, frozen=True):
     identities: Identities
     hub: Hub
     waiting: Waiting
-    new_id: NewId
     shared: Shared = msgspec.field(default_factory=Shared)
     """The bytes beyond those of each for what their clients have not confirmed."""
 
@@ -170,7 +169,7 @@ class InboundSocket(InboundTransport):
     def __init__(
         self, dependencies: SocketDependencies, outgoing: Outgoing, client: Connection
     ) -> None:
-        super().__init__(dependencies.new_id)
+        super().__init__()
         self._dependencies = dependencies
         self._outgoing = outgoing
         self._client = client
@@ -367,7 +366,6 @@ class InboundSocket(InboundTransport):
             agent,
             session=self.session,
             outgoing=self._outgoing,
-            new_id=self._dependencies.new_id,
         )
         return _Peer(pump, self._outgoing)
 
@@ -404,7 +402,7 @@ class InboundSocket(InboundTransport):
 
     def _arrived(self, did: str, message_ids: Sequence[str]) -> Awaitable[bool]:
         """Note messages that were pushed; return what waits until their agent has read them."""
-        command = command_key(did, self._dependencies.new_id())
+        command = command_key(did, new_id())
         self._note_handover(did, command, message_ids)
         return self._peers[did].has_read(self._pings)
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.protocols.protocol import PeerState
 
@@ -23,15 +23,14 @@ _EVERYTHING: Final = PeerState(routable=True, open_route=True)
 class InboundTransport:
     """An inbound connection: one HTTP request, or a socket, which remembers return routes."""
 
-    def __init__(self, new_id: NewId) -> None:
-        self._new_session = new_id
+    def __init__(self) -> None:
         self._open: set[bytes] = set()
         self._threads: set[bytes] = set()
 
     @cached_property
     def session(self) -> str:
         """The session that holds the leases of messages delivered here; a forward needs none."""
-        return self._new_session()
+        return new_id()
 
     async def admit(self, sender: AgentAccount, message: Message) -> PeerState:
         """Return what may go back to the sender of a message about to be handled (RFC 0092).

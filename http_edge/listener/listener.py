@@ -22,7 +22,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
 from actors.core.rate_limits import RateLimit
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Clock
 from actors.host.vital_thread import end_process
 from http_edge.dispatch.slots import counted
 from http_edge.listener.address_charge import (
@@ -90,7 +90,6 @@ class HttpListener:
         in_flight: InFlight,
         *,
         clock: Clock,
-        new_id: NewId,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
         error_body: ErrorBody,
@@ -106,7 +105,6 @@ class HttpListener:
         self._groups = groups
         self._in_flight = in_flight
         self._clock = clock
-        self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
         self._error_body = error_body
@@ -160,7 +158,7 @@ class HttpListener:
     async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Give the request an id, and answer it whatever happens."""
         assert isinstance(request, web.Request)
-        request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
+        request_id.begin(request.headers.get(request_id.HEADER))
         response = await self._guarded(request)
         if not request.content.is_eof():
             await self._answer_unread(request, response)

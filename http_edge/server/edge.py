@@ -133,7 +133,6 @@ class Edge:
             HttpListener,
             settings,
             clock=clock,
-            new_id=new_id,
             refusals=counts,
             measures=self._measures,
             error_body=rejection_body,
@@ -202,11 +201,10 @@ class Edge:
             identities,
             self._erased,
             records_max=self._settings.retention.records_per_step_max,
-            new_id=new_id,
         )
         routes = [
             *self._health.operator_routes(),
-            *QueueEndpoint(self._gateway, identities, clock=clock, new_id=new_id).routes(),
+            *QueueEndpoint(self._gateway, identities, clock=clock).routes(),
             *erasure.routes(),
             *PlacementEndpoint(self._placer).routes(),
         ]
@@ -218,7 +216,7 @@ class Edge:
         outbound, fetched = self._settings.outbound, self._agent_dids
         destinations = Destinations(outbound, via=pseudonym(keys))
         return DeliveryWorkers(
-            DeliveryQueue(name, outbound, identities, destinations, clock, new_id, fetched)
+            DeliveryQueue(name, outbound, identities, destinations, clock, fetched)
         )
 
     def _didcomm(
@@ -236,7 +234,6 @@ class Edge:
             self._push_notifier,
             RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max),
             clock,
-            new_id,
             self._refusals.counts,
             self._measures,
             self._agent_dids,

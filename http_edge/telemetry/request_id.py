@@ -12,7 +12,7 @@ import re
 from contextvars import ContextVar
 from typing import Final
 
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 
 HEADER: Final = "X-Request-Id"
 _GIVEN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -21,7 +21,7 @@ that a reader of the log could misunderstand."""
 _CURRENT: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
 
-def begin(given: str | None, new_id: NewId) -> None:
+def begin(given: str | None) -> None:
     """Begin a request with the id that came with it, if that is well-formed, else with a new id.
 
     New ids are not consecutive: these would show a client how many requests others have made.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -145,7 +144,6 @@ class Edge:
         self.in_flight = InFlight(self.settings.limits)
         self.measures = EdgeMeasures()
         self.handles = asyncio.Semaphore(0)
-        ids = itertools.count()
         routes = [
             *ROUTES,
             BodyRoute("/held", partial(held, self.handles)),
@@ -156,7 +154,6 @@ class Edge:
             [RouteGroup(DECENTRL, routes)],
             self.in_flight,
             clock=clock,
-            new_id=lambda: f"id-{next(ids)}",
             refusals=RefusalCounts(entries_max=64, senders_bytes_max=1_024, clock=lambda: 0),
             measures=self.measures,
             error_body=lambda reason: b'"%b"' % reason.encode(),

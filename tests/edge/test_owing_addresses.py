@@ -152,7 +152,7 @@ async def test_cuts_are_counted_in_one_line_for_a_time_and_in_the_name_of_no_req
     monkeypatch.setattr(connections, "_LOG_S", 0)
     monkeypatch.setattr(connections._LOG, "warning", warning)
     async with edge_with(tmp_path) as edge:
-        request_id.begin("of-a-client", str)
+        request_id.begin("of-a-client")
         for causes in ([Cut.IDLE, Cut.SLOW, Cut.IDLE], [Cut.SLOW]):
             for cause in causes:
                 edge.listener.connections.note(cause)

@@ -256,7 +256,6 @@ def socket_of(settings: Settings, handing_over: HandingOver, shared: Shared) -> 
         identities=unused,
         hub=Hub("edge-0", unused),
         waiting=unused,
-        new_id=lambda: "session-1",
         shared=shared,
     )
     return InboundSocket(dependencies, Unread(), cast("Any", handing_over))

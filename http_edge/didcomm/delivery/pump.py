@@ -17,7 +17,7 @@ import msgspec
 from actors.core.forwarded import LIVE
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from http_edge.didcomm.delivery.hand_out import IMPLICIT, delivery_to, packed
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
@@ -45,7 +45,7 @@ to note it, it is offered again."""
 class Pump:
     """Sends one agent's messages to one socket, each time until a ``Wake`` is over."""
 
-    def __init__(  # noqa: PLR0913 - what a socket and its edge know, each said once
+    def __init__(
         self,
         settings: DidComm,
         envelopes: Envelopes,
@@ -54,7 +54,6 @@ class Pump:
         *,
         session: str,
         outgoing: Outgoing,
-        new_id: NewId,
     ) -> None:
         self._settings = settings
         self._envelopes = envelopes
@@ -62,7 +61,6 @@ class Pump:
         self._agent = agent
         self._session = session
         self._outgoing = outgoing
-        self._new_id = new_id
         self._pushed: list[DeliveredMessage] = []
         self._handing_out: set[asyncio.Task[Any] | None] = set()
         self._none_hands_out = asyncio.Event()
@@ -122,7 +120,7 @@ class Pump:
             pass
 
     async def _send_batch(self, messages: Sequence[DeliveredMessage]) -> None:
-        write, agent, message_id = self._delivery, self._agent, self._new_id()
+        write, agent, message_id = self._delivery, self._agent, new_id()
         if write is None or not messages:
             return
         size_bytes = sum(len(message.payload) for message in messages)

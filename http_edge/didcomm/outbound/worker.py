@@ -40,7 +40,7 @@ from actors.core.commands import (
 from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Clock, new_id
 from http_edge.didcomm.delivery.hand_out import packed
 from http_edge.didcomm.envelopes.did_documents import AgentDocument
 from http_edge.didcomm.envelopes.versions import wrap
@@ -104,7 +104,6 @@ class DeliveryQueue:
     identities: Identities
     destinations: Destinations
     clock: Clock
-    new_id: NewId
     fetched: FetchedDids[AgentDocument] | None = None
     """Fetcher of mediators' DID documents, if the operator allows fetching."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -317,7 +316,7 @@ class DeliveryWorker:
     ) -> _Round | DeliveryOutcome:
         """Lease some messages and deliver them; return a ``DeliveryOutcome`` if that failed."""
         queue, time_s = self._queue, asyncio.get_running_loop().time
-        session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
+        session = f"{queue.edge}/{CHANNEL}/{new_id()}"
         is_passing = self._tries >= _TRIES_MAX
         refusals, doubts = _PASSING if is_passing else _AT_FIRST
         probing = self._failures > 0 and not self._refusing and not is_passing
@@ -438,9 +437,7 @@ class DeliveryWorker:
         # A stranger names the keys. The first forward costs twice as much: it reads the message.
         wrapped = await packed(
             2 * len(payload) * len(routing_keys),
-            lambda: wrap(
-                payload, self.did, connection.peer_did, routing_keys, self._queue.new_id, known
-            ),
+            lambda: wrap(payload, self.did, connection.peer_did, routing_keys, new_id, known),
         )
         outcome = DeliveryOutcome.REFUSED if wrapped is None else await destination.send(wrapped)
         self._queue.counts["delivered" if outcome is _ACCEPTED else "failed"] += 1

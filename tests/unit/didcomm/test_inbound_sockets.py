@@ -159,9 +159,9 @@ async def socket_with_agents(agents: Agents, data_dir: Path) -> tuple[InboundSoc
         identities=agents,
         hub=Hub("edge-0", agents.gateway),
         waiting=_UNUSED,
-        new_id=lambda: SESSION,
     )
     socket = InboundSocket(dependencies, _UNUSED, _UNUSED)
+    socket.session = SESSION
     ping = message("trust_ping/1.0/ping", **{"~transport": {"return_route": "all"}})
     admitted = [await socket.admit(agent_account(raw_key(n)), ping) for n in range(1, 100)]
     on_it = sum(peer.persistent for peer in admitted)

@@ -13,7 +13,7 @@ EVERYTHING = PeerState(routable=True, open_route=True)
 
 
 def connection() -> InboundTransport:
-    return InboundTransport(lambda: "session")
+    return InboundTransport()
 
 
 async def admitted(

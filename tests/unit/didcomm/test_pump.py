@@ -78,7 +78,6 @@ def pump_of(agents: Agents, outgoing: Outgoing | None = None) -> Pump:
         ACCOUNT,
         session=SESSION,
         outgoing=outgoing or Frames(),
-        new_id=lambda: "id",
     )
 
 

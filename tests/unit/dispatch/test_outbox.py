@@ -14,7 +14,6 @@ from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Refused, Reply
 from actors.core.submissions import Submission
-from actors.host.clock import new_id
 from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
 from actors.host.writer import SUBMISSIONS_DECODER
 from http_edge.dispatch.outbox import Outbox
@@ -143,7 +142,7 @@ async def test_calls_are_measured_and_what_waits_for_them_whether_they_fail_or_n
 
 
 async def test_a_call_carries_commands_of_many_requests_and_is_made_in_the_name_of_none() -> None:
-    request_id.begin("a request", new_id)
+    request_id.begin("a request")
     names: list[str] = []
 
     def reply(_: Submission) -> Reply:

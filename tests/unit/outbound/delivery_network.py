@@ -113,7 +113,7 @@ class DeliveryNetwork:
         outbound = Outbound.model_validate({"retry_s_min": 60, **settings})
         destinations = Destinations(outbound, lookup=lookup, permitted=permitted)
         queue = DeliveryQueue(
-            edge, outbound, self.identities(edge), destinations, self.clock, self.new_id, fetched
+            edge, outbound, self.identities(edge), destinations, self.clock, fetched
         )
         workers = DeliveryWorkers(queue)
         self._pools.append(workers)

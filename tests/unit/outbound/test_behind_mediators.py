@@ -11,8 +11,10 @@ import orjson
 import pytest
 
 from actors.core.commands import QueryConnection
+from actors.host.clock import new_id
 from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.outbound import worker
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX
 from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
@@ -49,13 +51,13 @@ async def test_a_large_message_is_wrapped_outside_of_the_event_loop(
     large = b'{%s"ciphertext":"%s"}' % (members, b"a" * 524_000)
     await network.connect(ALICE, agents.url(), [did_key(pair.public) for pair in pairs])
     await network.queue(ALICE, large)
-    threads, new_id = [], network.new_id
+    threads = []
 
     def watched() -> str:
         threads.append(threading.current_thread())
         return new_id()
 
-    monkeypatch.setattr(network, "new_id", watched)
+    monkeypatch.setattr(worker, "new_id", watched)
     workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     assert len(agents.received[0]) > 2 * len(large)
