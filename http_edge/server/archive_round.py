@@ -245,12 +245,11 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: ArchiveR
             reporter.on_seam(seam.position, seam.left, seam.stayed.number)
         if archived is not None:
             about = {"position": archived.seam, "rows": archived.left}
-            if is_erasing_due and archived.has_written:
-                reporter.on_erased()
-            if is_pruning_due and archived.has_written:
-                reporter.on_pruned()
             _LOG.info("old rows have left the log", extra=about)
-        reporter.on_end()
+        has_written = archived is not None and archived.has_written
+        reporter.on_end(
+            has_erased=is_erasing_due and has_written, has_pruned=is_pruning_due and has_written
+        )
 
 
 def run_rounds(settings: Settings, reporter: ArchiveReporter, stopping: threading.Event) -> None:

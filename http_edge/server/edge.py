@@ -142,7 +142,6 @@ class Edge:
         self._operators = listener([operators], InFlight(settings.limits), cors=False)
         self.operators_port = 0
         self._show_state()
-        self._watching: list[asyncio.Task[None]] = []
         self._working = Tasks()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
@@ -250,13 +249,11 @@ class Edge:
         await self._operators.start(operators)
         listener = listener or listen(self._settings.listen)
         await self._listener.start(listener)
-        loop = asyncio.get_running_loop()
-        self._watching = [loop.create_task(self._probe_hosts())]
-        period_s = self._settings.audit.refusals_period_s
-        if period_s:
-            self._watching.append(loop.create_task(self._refusals.run(period_s)))
+        self._go_on(self._probe_hosts())
+        if period_s := self._settings.audit.refusals_period_s:
+            self._go_on(self._refusals.run(period_s))
         if self._settings.didcomm.enabled and self._settings.outbound.enabled:
-            self._watching.append(loop.create_task(self._sweep_outbound()))
+            self._go_on(self._sweep_outbound())
         port: int = listener.getsockname()[1]
         return port
 
@@ -268,8 +265,7 @@ class Edge:
         """
         drain_s = self._settings.limits.drain_s_max if drain_s is None else drain_s
         self._in_flight.draining = True
-        for task in (*self._watching, *self._working):
-            task.cancel()
+        self._working.cancel()
         self._keylists.stop()
         self._hub.close_all()
         if self._mediation is not None:  # also sockets that no agent has used yet

@@ -15,6 +15,7 @@ import ray
 from actors.core.placement_table import PlacementTable, merged
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort, HostUnavailable
+from actors.host.tasks import Tasks
 from actors.host.vital_thread import end_failed_start, end_process
 from actors.placement.placer_link import PlacerLink, PlacerLinks
 from actors.ray.processes import Prepare, is_restart
@@ -68,7 +69,7 @@ class RayEdge:
         self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None
         self._tables: dict[int, PlacementTable] = {}
         self._edge: Edge | None = None
-        self._following: list[asyncio.Task[None]] = []
+        self._following = Tasks()
         self._listening = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -81,8 +82,7 @@ class RayEdge:
             end_failed_start(error)
         self._listening.set()
         await self._stopped.wait()
-        for following in self._following:
-            following.cancel()
+        self._following.cancel()
         await asyncio.to_thread(self._finder.close)
 
     async def _started(self) -> Edge:
@@ -105,8 +105,7 @@ class RayEdge:
             placer=self._placers,
         )
         for database, placer in enumerate(self._placers.each if self._placers else ()):
-            following = self._follow(edge, database, placer)
-            self._following.append(asyncio.create_task(following))
+            _ = self._following.run(self._follow(edge, database, placer))
         await edge.start()
         # The objects that exist now stay: collecting among them would slow down every request.
         gc.collect()

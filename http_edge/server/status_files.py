@@ -328,22 +328,18 @@ class ArchiveReporter(StatusFile[ArchiveStatus]):
         """Is it time to take erased contents out of the archive? Never if ``every_s`` is 0."""
         return every_s > 0 and self._is_over(self._status.erased_at_ms, every_s)
 
-    def on_erased(self) -> None:
-        """Note that erased contents were taken out of the archive."""
-        self._status.erased_at_ms = self._clock()
-
     def is_pruning_due(self, keep_s: float, every_s: float) -> bool:
         """Is it time to prune the archive again? Never if ``keep_s`` is 0."""
         return keep_s > 0 and self._is_over(self._status.pruned_at_ms, every_s)
 
-    def on_pruned(self) -> None:
-        """Note that the archive was pruned."""
-        self._status.pruned_at_ms = self._clock()
-
-    def on_end(self) -> None:
-        """Note that a round has completed."""
+    def on_end(self, *, has_erased: bool = False, has_pruned: bool = False) -> None:
+        """Note that a round has completed, and what it has done with the archive."""
         status = self._status
         status.ended_at_ms = self._clock()
+        if has_erased:
+            status.erased_at_ms = status.ended_at_ms
+        if has_pruned:
+            status.pruned_at_ms = status.ended_at_ms
         status.fault, status.fault_since_ms = "", None
         self._write()
 

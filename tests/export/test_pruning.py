@@ -470,8 +470,7 @@ def test_rounds_prune_from_time_to_time_and_never_without_the_setting(tmp_path: 
     reporter = ArchiveReporter(tmp_path, lambda: now[0])
     assert not reporter.is_pruning_due(0, 60)
     assert reporter.is_pruning_due(1, 60)
-    reporter.on_pruned()
-    reporter.on_end()
+    reporter.on_end(has_pruned=True)
     now[0] += 59_000
     assert not ArchiveReporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
     now[0] += 1_000
