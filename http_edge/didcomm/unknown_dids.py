@@ -16,7 +16,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, KeyOwner
 from actors.host.clock import Clock
 from http_edge.crypto.strict_json import object_in
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     FETCHED,
     AgentDocument,
     MessagingService,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from http_edge.crypto.encoding import b64encode
-from http_edge.didcomm.envelopes.did_documents import AgentDocument
+from http_edge.didcomm.envelopes.agent_documents import AgentDocument
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
 

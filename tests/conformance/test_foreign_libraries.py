@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from http_edge.didcomm.envelopes.did_documents import AgentDocument, resolve_document
+from http_edge.didcomm.envelopes.agent_documents import AgentDocument, resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Reply, Unpacked, UnpackRejection
 from http_edge.didcomm.envelopes.own_dids import OwnDids

@@ -26,12 +26,12 @@ from actors.host.session_registry import SessionRegistry
 from actors.host.state_cache import LOADS_PER_CACHE
 from actors.host.unknown_outcomes import NOTICES_BYTES_MAX
 from actors.host.writer import UNANSWERED_BYTES_MAX
-from http_edge.didcomm.envelopes.did_documents import resolve_document
-from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
+from http_edge.didcomm.envelopes.agent_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import ID_CHARS_MAX, AgentAccount, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2
+from http_edge.didcomm.envelopes.peer_documents import ROUTING_KEYS_MAX
 from http_edge.didcomm.envelopes.v2.version import agent_account
 from http_edge.didcomm.inbound import ReceivedMessage
 from http_edge.didcomm.inbound_sockets import _PEERS_MAX, InboundSocket, SocketDependencies

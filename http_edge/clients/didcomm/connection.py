@@ -15,7 +15,7 @@ import orjson
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.flat_messages import from_flat, to_flat
 from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     messaging_services,
     own_document,
     resolve_document,

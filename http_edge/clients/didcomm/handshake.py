@@ -19,13 +19,6 @@ from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.didcomm.invitation import Invitation
 from http_edge.clients.didcomm.protocol_session import expected, new_id
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import (
-    KEY_ID,
-    legacy_did,
-    legacy_document,
-    read_document,
-    write_services,
-)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.peer_dids import (
@@ -33,6 +26,13 @@ from http_edge.didcomm.envelopes.peer_dids import (
     encode_peer4,
     peer2_document,
     peer4_document,
+)
+from http_edge.didcomm.envelopes.peer_documents import (
+    KEY_ID,
+    legacy_did,
+    legacy_document,
+    read_document,
+    write_services,
 )
 from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment, verify_member
 from http_edge.didcomm.envelopes.v1.envelope import pack

@@ -17,9 +17,9 @@ from http_edge.clients.didcomm.errors import MediatorUnreachable, UnusableInvita
 from http_edge.clients.didcomm.transport import read_bounded, refused
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import resolve
 from http_edge.didcomm.envelopes.keys import curve_public, read_key
 from http_edge.didcomm.envelopes.messages import Json, read_type
+from http_edge.didcomm.envelopes.peer_documents import resolve
 
 _PARAMETERS: Final = ("oob", "c_i")
 _PARAMETERS_2: Final = ("_oob",)

@@ -31,7 +31,7 @@ from http_edge.clients.didcomm.flat_messages import to_flat
 from http_edge.clients.didcomm.mediation import Mediation
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.clients.didcomm.transport import post
-from http_edge.didcomm.envelopes.did_documents import messaging_services, own_document
+from http_edge.didcomm.envelopes.agent_documents import messaging_services, own_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids

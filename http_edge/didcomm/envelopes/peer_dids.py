@@ -1,8 +1,8 @@
 """Reading and writing of did:peer 2 and 4, which contain their document (did:peer method, v1 spec).
 
-Both readers return a plain DID document, for ``documents`` to read. A did:peer:4 in the long form
-is ``did:peer:4`` + hash + ``:`` + encoded document; without the last part it is the short form of
-the same DID. A did:peer:2 is a sequence of keys and services.
+Both readers return a plain DID document, for ``peer_documents`` or ``agent_documents`` to read. A
+did:peer:4 in the long form is ``did:peer:4`` + hash + ``:`` + encoded document; without the last
+part it is the short form of the same DID. A did:peer:2 is a sequence of keys and services.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from http_edge.crypto.strict_json import object_in
-from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
+from http_edge.didcomm.envelopes.agent_documents import Fetched, SeenDids
 from http_edge.didcomm.envelopes.keys import read_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,

@@ -42,7 +42,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState
 from actors.host.clock import Clock, new_id
 from http_edge.didcomm.delivery.hand_out import packed
-from http_edge.didcomm.envelopes.did_documents import AgentDocument
+from http_edge.didcomm.envelopes.agent_documents import AgentDocument
 from http_edge.didcomm.envelopes.versions import wrap
 from http_edge.didcomm.identities import NO_ACCOUNT, Identities
 from http_edge.didcomm.outbound.destinations import (

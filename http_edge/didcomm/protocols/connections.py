@@ -9,8 +9,8 @@ another family.
 from __future__ import annotations
 
 from actors.host.clock import Clock
-from http_edge.didcomm.envelopes.documents import PeerDocument, read_document
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply, SignedValue
+from http_edge.didcomm.envelopes.peer_documents import PeerDocument, read_document
 from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, HandshakeResponder, refused
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer

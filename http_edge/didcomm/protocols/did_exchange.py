@@ -15,16 +15,16 @@ from typing import Final
 import orjson
 
 from http_edge.crypto.strict_json import object_in
-from http_edge.didcomm.envelopes.documents import (
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58
+from http_edge.didcomm.envelopes.messages import Json, Message, Reply
+from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, multihash
+from http_edge.didcomm.envelopes.peer_documents import (
     KEY_ID,
     LEGACY_CONTEXT,
     PeerDocument,
     read_document,
     resolve,
 )
-from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58
-from http_edge.didcomm.envelopes.messages import Json, Message, Reply
-from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, multihash
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.handshake import (

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from actors.core.commands import Connection, GrantMediation
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
-from http_edge.didcomm.envelopes.did_documents import MessagingService
+from http_edge.didcomm.envelopes.agent_documents import MessagingService
 from http_edge.didcomm.envelopes.messages import InvalidMember, Message, Reply
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY

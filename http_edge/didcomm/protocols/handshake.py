@@ -15,17 +15,17 @@ from actors.core.commands import Connect, Connection
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.crypto.encoding import ED25519_PREFIX, multibase_encode
-from http_edge.didcomm.envelopes.documents import (
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.messages import Json, Reply
+from http_edge.didcomm.envelopes.own_dids import own_endpoints
+from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
+from http_edge.didcomm.envelopes.peer_documents import (
     KEY_ID,
     PeerDocument,
     legacy_did,
     legacy_document,
     write_services,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, base58
-from http_edge.didcomm.envelopes.messages import Json, Reply
-from http_edge.didcomm.envelopes.own_dids import own_endpoints
-from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted, not_admitted
 from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Outcome, Request

@@ -48,7 +48,7 @@ from actors.core.replies import (
     Reply,
 )
 from actors.host.tasks import Tasks
-from http_edge.didcomm.envelopes.did_documents import account_did, is_short
+from http_edge.didcomm.envelopes.agent_documents import account_did, is_short
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target, speaker
 from http_edge.listener.address_charge import charge_keys, paid_turn

@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from http_edge.clients.didcomm.connection import agreement_key
-from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.agent_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v2.envelope import Recipient

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from http_edge.clients.didcomm import PICKUP_3, Live, Recipient2, Wallet2
-from http_edge.didcomm.envelopes.did_documents import SeenDids
+from http_edge.didcomm.envelopes.agent_documents import SeenDids
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.recipient_names import canonical_name

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from http_edge.clients.didcomm import forward_2
 from http_edge.crypto.encoding import b64encode
-from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.agent_documents import resolve_document
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids

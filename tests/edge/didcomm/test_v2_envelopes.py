@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     AgentDocument,
     read_agent_document,
     resolve_document,

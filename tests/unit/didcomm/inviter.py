@@ -16,15 +16,15 @@ from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
 from http_edge.clients.didcomm.handshake import peer2_did, peer4_did
-from http_edge.didcomm.envelopes.documents import (
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, did_key
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.peer_documents import (
     KEYS_MAX,
     ROUTING_KEYS_MAX,
     PeerDocument,
     is_url,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, did_key
-from http_edge.didcomm.envelopes.messages import Json
-from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.signed import sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.admission import Admission

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from actors.core.commands import Connect, Connection, UseInvitation
 from actors.core.refusals import Refusal
-from http_edge.didcomm.envelopes.documents import read_document
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.peer_documents import read_document
 from http_edge.didcomm.envelopes.signed import verify_member
 from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.connections import _document

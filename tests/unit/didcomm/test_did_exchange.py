@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from actors.core.commands import Connect, Connection, UseInvitation
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.strict_json import parse
-from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.peer_documents import PeerDocument, read_document, resolve
 from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.admission import NotAdmitted

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from http_edge.didcomm.envelopes.documents import (
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
+from http_edge.didcomm.envelopes.peer_documents import (
     KEYS_MAX,
     METHODS_MAX,
     ROUTING_KEYS_MAX,
     SERVICES_MAX,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
 from tests.unit.didcomm.test_documents import KEY, ROUTING, URL, legacy, read
 
 KEYS = [KeyPair.from_seed(bytes([number]) * 32).public for number in range(METHODS_MAX)]
@@ -37,7 +37,7 @@ def test_of_a_document_with_many_keys_twelve_are_decoded(monkeypatch: pytest.Mon
         tried.append(text)
         return read_key(text)
 
-    monkeypatch.setattr("http_edge.didcomm.envelopes.documents.read_key", counted)
+    monkeypatch.setattr("http_edge.didcomm.envelopes.peer_documents.read_key", counted)
     names = list(map(base58, KEYS))
     methods = [{"id": f"#{n}", "publicKeyBase58": name} for n, name in enumerate(names)]
     service = legacy()["service"][0]

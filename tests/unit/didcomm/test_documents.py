@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
-from http_edge.didcomm.envelopes.documents import (
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
+from http_edge.didcomm.envelopes.peer_documents import (
     ENDPOINT_CHARS_MAX,
     PeerDocument,
     read_document,
     resolve,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
 from tests.unit.didcomm.inviter import is_usable
 from tests.unit.wire.edwards25519 import LOW_ORDER
 

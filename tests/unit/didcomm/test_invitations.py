@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64decode, b64encode
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     messaging_services,
     own_document,
     resolve_document,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from http_edge.crypto.encoding import b64decode
-from http_edge.didcomm.envelopes.did_documents import AgentDocument, SeenDids
+from http_edge.didcomm.envelopes.agent_documents import AgentDocument, SeenDids
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.public_keys import PublicKey, read_jwk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     AgentDocument,
     MessagingService,
     SeenDids,

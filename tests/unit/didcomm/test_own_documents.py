@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 
 from http_edge.crypto.encoding import ED25519_PREFIX, multibase_encode
-from http_edge.didcomm.envelopes.documents import read_document, resolve
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.peer_dids import peer2_document, peer4_document
+from http_edge.didcomm.envelopes.peer_documents import read_document, resolve
 from http_edge.didcomm.protocols.handshake import MediatorDocuments
 
 KEY = KeyPair.from_seed(b"s" * 32)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64encode
 from http_edge.didcomm.envelopes import peer_dids, public_keys
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     FRAGMENT_CHARS_MAX,
     KEYS_MAX,
     AgentDocument,

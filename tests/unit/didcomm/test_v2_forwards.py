@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from http_edge.didcomm.envelopes.did_documents import SeenDids
+from http_edge.didcomm.envelopes.agent_documents import SeenDids
 from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     Forward,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from http_edge.crypto import key_agreement
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.signatures import sign
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     KEYS_MAX,
     AgentDocument,
     SeenDids,
@@ -311,7 +311,7 @@ def test_keys_that_are_none_are_tried_as_often_as_keys_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[object] = []
-    monkeypatch.setattr("http_edge.didcomm.envelopes.did_documents.read_method", tried.append)
+    monkeypatch.setattr("http_edge.didcomm.envelopes.agent_documents.read_method", tried.append)
     did = "did:peer:2" + ".Ez1" * PEER_2_ELEMENTS_MAX
     assert resolve_document(did) is not None
     assert len(tried) == KEYS_MAX

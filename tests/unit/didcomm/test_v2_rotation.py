@@ -9,7 +9,7 @@ import pytest
 
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.signatures import sign
-from http_edge.didcomm.envelopes.did_documents import SeenDids, read_agent_document
+from http_edge.didcomm.envelopes.agent_documents import SeenDids, read_agent_document
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,

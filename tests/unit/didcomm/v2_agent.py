@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     AgentDocument,
     read_agent_document,
     resolve_document,

@@ -12,8 +12,8 @@ import pytest
 
 from actors.core.commands import QueryConnection
 from actors.host.clock import new_id
-from http_edge.didcomm.envelopes.documents import ROUTING_KEYS_MAX
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.peer_documents import ROUTING_KEYS_MAX
 from http_edge.didcomm.outbound import worker
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX
 from http_edge.didcomm.unknown_dids import methods

@@ -17,9 +17,9 @@ from http_edge.clients.didcomm import (
     Wallet,
     read_invitation,
 )
-from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.peer_documents import PeerDocument, read_document, resolve
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from tests.unit.wallet.scripted_mediator import SERVICE, STRANGER, ScriptedMediator, problem

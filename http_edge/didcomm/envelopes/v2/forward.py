@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
+from http_edge.didcomm.envelopes.agent_documents import Fetched, SeenDids
 from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
 from http_edge.didcomm.envelopes.packed import read_packed

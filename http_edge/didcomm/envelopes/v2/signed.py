@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.signatures import sign, verify
 from http_edge.crypto.strict_json import parse
-from http_edge.didcomm.envelopes.did_documents import FETCHED, SeenDids, account_did
+from http_edge.didcomm.envelopes.agent_documents import FETCHED, SeenDids, account_did
 from http_edge.didcomm.envelopes.keys import KeyPair, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import DidRotation, Json
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic

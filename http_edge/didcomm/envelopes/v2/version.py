@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from http_edge.crypto.strict_json import object_in, parse
-from http_edge.didcomm.envelopes.did_documents import (
+from http_edge.didcomm.envelopes.agent_documents import (
     FETCHED,
     AgentDocument,
     SeenDids,

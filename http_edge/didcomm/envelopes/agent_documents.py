@@ -20,15 +20,6 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
-from http_edge.didcomm.envelopes.documents import (
-    ENDPOINT_CHARS_MAX,
-    METHODS_MAX,
-    ROUTING_KEYS_MAX,
-    SERVICES_MAX,
-    as_list,
-    has_type,
-    is_url,
-)
 from http_edge.didcomm.envelopes.keys import DID_KEY, curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
@@ -39,6 +30,15 @@ from http_edge.didcomm.envelopes.peer_dids import (
     peer2_document,
     peer4_document,
     peer4_short,
+)
+from http_edge.didcomm.envelopes.peer_documents import (
+    ENDPOINT_CHARS_MAX,
+    METHODS_MAX,
+    ROUTING_KEYS_MAX,
+    SERVICES_MAX,
+    as_list,
+    has_type,
+    is_url,
 )
 from http_edge.didcomm.envelopes.public_keys import (
     Curve,
