@@ -22,7 +22,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from actors.archive.leaving_rows import LEAVING
+from actors.archive.leaving_rows import REGISTRATIONS, TRAFFIC
 from actors.archive.same_rows import is_same
 from eventstore.log.codec import decode_or_none
 from eventstore.log.errors import CorruptRow, NotAsSealed
@@ -31,6 +31,7 @@ from eventstore.log.events import (
     AnyMessageQueued,
     AnyMessagesRemoved,
     BatchSealed,
+    IdentityRegistered,
     MessageExpirySet,
     topics_of,
 )
@@ -49,10 +50,11 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.stores.restore import LogSection
 
-_MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed)
+_MAY_BE_PRUNED: Final = TRAFFIC | topics_of(BatchSealed)
 """What may leave the log, and be removed from the archive (``actors.archive.unneeded_rows``)."""
+_MAY_LEAVE: Final = _MAY_BE_PRUNED | REGISTRATIONS
 _QUEUED: Final = topics_of(AnyMessageQueued, MessageExpirySet)
-_REMOVED: Final = topics_of(AnyMessagesRemoved)
+_ENDING: Final = topics_of(AnyMessagesRemoved) | REGISTRATIONS
 _FIRST: Final = 1
 
 
@@ -190,7 +192,7 @@ def _rows_that_differ(
         ExportDamaged, ExportUnavailable: as ``exported_sections``.
         LogUnavailable, CorruptRow: the log cannot be read now, or not beyond a row.
     """
-    waiting = _Waiting()
+    left = _Left()
     rest = log.rows_after(0)
     row = next(rest, None)
     for section in exported_sections(place, catalog, until):
@@ -209,8 +211,8 @@ def _rows_that_differ(
         if wrong:
             yield _differ(wrong)
         for position, one in archived.items():
-            waiting.take(one, is_in_log=position in stayed)
-    lost = waiting.not_removed_in(log)
+            left.take(one, is_in_log=position in stayed)
+    lost = left.without_reason(log)
     if lost and stored_seam(log) == seam:  # otherwise they left meanwhile
         yield _differ(lost)
 
@@ -222,22 +224,23 @@ def _may_be(stayed: LogRow | None, archived: LogRow | None, *, is_pruned: bool) 
     if archived:
         return archived.version != _FIRST and archived.topic in _MAY_LEAVE
     assert stayed
-    return is_pruned and stayed.version != _FIRST and stayed.topic in _MAY_LEAVE
+    return is_pruned and stayed.version != _FIRST and stayed.topic in _MAY_BE_PRUNED
 
 
-class _Waiting:
-    """Messages that have left the log, until the row that removed them from their queue is read.
+class _Left:
+    """Rows that have left the log, until the row is read after which they may leave.
 
-    A message, and when it expires, leaves only when it is in no queue any more. Memory: as many as
-    waited at one time.
+    A message, and when it expires, leaves only when it is in no queue any more, and a registration
+    when a later one lasts longer. Memory: as many as waited at one time.
     """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[bytes, str], LogRow] = {}
+        self._until_s: dict[bytes, float] = {}
 
     def take(self, row: LogRow, *, is_in_log: bool) -> None:
         """Take the next row of the archive."""
-        if row.topic not in _QUEUED | _REMOVED:
+        if row.topic not in _QUEUED | _ENDING:
             return
         event = decode_or_none(row.topic, row.state)
         place = LogRow(row.position, row.stream, row.version, row.topic, b"")
@@ -251,12 +254,24 @@ class _Waiting:
         elif isinstance(event, AnyMessagesRemoved):
             for message_id in event.message_ids:
                 self._rows.pop((row.stream, message_id), None)
+        elif isinstance(event, IdentityRegistered):
+            self._take_registration(place, event.expires_at_s, is_in_log=is_in_log)
 
-    def not_removed_in(self, log: LogReader) -> Sequence[LogRow]:
-        """The messages that no row removed: neither one that was taken nor one of the log."""
+    def _take_registration(self, row: LogRow, until_s: float, *, is_in_log: bool) -> None:
+        place = row.stream, ""
+        left = self._rows.get(place)
+        if left is not None:
+            if row.version <= left.version or until_s <= self._until_s[row.stream]:
+                return
+            del self._rows[place]
+        if not is_in_log:
+            self._rows[place] = row
+            self._until_s[row.stream] = until_s
+
+    def without_reason(self, log: LogReader) -> Sequence[LogRow]:
+        """The rows after which no such row was taken, nor follows in the log."""
         for stream in {stream for stream, _ in self._rows}:
-            removed = log.stream_rows(UUID(bytes=stream), topics=_REMOVED)
-            for row in removed:
+            for row in log.stream_rows(UUID(bytes=stream), topics=_ENDING):
                 self.take(row, is_in_log=True)
         return sorted(self._rows.values(), key=attrgetter("position"))
 

@@ -2,11 +2,12 @@
 
 A row may leave when the archive has it, a seal and the seam stand for it, and no state refers to
 it. The rows that leave are traffic: messages with their expiry times and what happened to them,
-counts of refusals, signs of life of agents, and seals. These rows stay:
+counts of refusals, signs of life of agents, and seals; and a registration once a later one of the
+same identity lasts longer. These rows stay:
 
 - a row that the state of its identity refers to, such as a waiting message, or that says when one
   expires;
-- events that the read models are built from (saved and public events, registrations, connections);
+- other events that the read models are built from (saved and public events, connections);
 - the first row of each stream, which identifies the stream, and the newest row that the archived
   state includes, so that an outdated state meets a gap and is never taken for the current one;
 - the newest seal of each partition, and those that a new owner reads for its nonces.
@@ -25,7 +26,7 @@ removed it has left. The order of the steps of a section ensures this:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -48,6 +49,7 @@ from eventstore.log.events import (
     ContractExpired,
     ContractRequestsExpired,
     IdentityErased,
+    IdentityRegistered,
     KeylistUpdated,
     MessageExpirySet,
     MessagesDelivered,
@@ -59,12 +61,15 @@ from eventstore.log.events import (
 from eventstore.log.faults import Head
 from eventstore.log.streams import partition_stream
 
-LEAVING: Final = topics_of(
+TRAFFIC: Final = topics_of(
     *(AnyMessageQueued, MessageExpirySet, MessagesDelivered, AnyMessagesRemoved),
     *(QueueRefused, RefusalsCounted, AgentSeen),
 )
 """The events that leave, in addition to seals, when nothing refers to them."""
-_CHANGING: Final = LEAVING | topics_of(
+REGISTRATIONS: Final = topics_of(IdentityRegistered)
+"""The events that leave when a later one of the same stream lasts longer."""
+_LEAVING: Final = TRAFFIC | REGISTRATIONS
+_CHANGING: Final = _LEAVING | topics_of(
     *(ContractExpired, AnyContractRequestsAcknowledged, ContractRequestsExpired),
     *(KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed),
 )
@@ -107,7 +112,8 @@ def _add_identity(log: LogReader, stream: UUID, version: int, until: int, leavin
     old = log.load_archived_state(stream)
     state = state_at(log, stream, version)
     stays = {_FIRST, state.version, *_referred_to(state)}
-    found = log.stream_rows(stream, until=state.version, topics=LEAVING)
+    found = list(log.stream_rows(stream, until=state.version, topics=_LEAVING))
+    stays |= _not_outlasted(found)
     rows = [
         row
         for row in found
@@ -140,6 +146,19 @@ def _referred_to(state: Identity) -> Iterator[int]:
     """The versions of the rows whose contents the state refers to."""
     for records in (state.messages, state.requests, state.contracts, state.public_events):
         yield from (record.version for record in records.values())
+
+
+def _not_outlasted(rows: Sequence[LogRow]) -> set[int]:
+    """The versions of the registrations among these rows after which none lasts longer."""
+    versions, longest_s = set[int](), 0.0
+    for row in reversed(rows):
+        if row.topic in REGISTRATIONS:
+            event = decode(row.topic, row.state)
+            assert isinstance(event, IdentityRegistered)
+            if event.expires_at_s >= longest_s:
+                versions.add(row.version)
+                longest_s = event.expires_at_s
+    return versions
 
 
 def _ends_first(row: LogRow) -> bool:

@@ -1,6 +1,6 @@
 """Which rows at the beginning of an archive nothing needs any more.
 
-The rows that leave for ever are of the kinds that leave the log (``actors.archive.leaving_rows``):
+The rows that leave for ever are the traffic that leaves the log (``actors.archive.leaving_rows``):
 removed messages with their expiries and what happened to them, counts of refusals, signs of life of
 agents but the newest, old seals. All rows stay from which the states of identities follow: a state
 folded from the rows that stay, each at its version, equals the state folded from all rows, in the

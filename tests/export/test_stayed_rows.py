@@ -76,6 +76,7 @@ def _faults(log: EventLog, place: ExportPlace) -> set[object]:
     ("kind", "is_first", "change"),
     [
         ("identity-registered", True, _REMOVE),
+        ("identity-registered", False, _REMOVE),
         ("contract-stored", False, _REMOVE),
         ("message-queued", False, _REMOVE),
         ("message-expiry-set", False, _REMOVE),

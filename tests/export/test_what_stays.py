@@ -4,80 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from actors.core import commands as c
-from actors.core.limits import HostLimits
-from actors.core.nonces import NonceClaim
-from actors.core.submissions import Submission
-from actors.host.host import Host
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.seal import command_key
 from http_edge.server.archive_round import archive_once
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
+from tests.export.acting import ME, Acting
 from tests.export.leaving import LATER_MS, log, settings_of
 from tests.export.samples import whole_log
-from tests.histories import EDGE, MEDIATOR, PLACEMENT, START_MS, contract
+from tests.histories import MEDIATOR, contract
 from tests.tidy.modules import ROOT
 
 __all__ = ["log"]
 PAGE: Final = ROOT / "deploy/docs/pages/operations/retention.md"
 TIMES: Final = 3
-_ME, _AGENT = "did:example:alice", "did:key:carl"
+_AGENT: Final = "did:key:carl"
 _ROW: Final = re.compile(r"\| (.+?) \| (\d+) \| [\d,]+ \|")
 
 
-class Acting:
-    """A host whose commands are an hour apart, so that no nonce keeps a seal in the log."""
-
-    def __init__(self, log: EventLog) -> None:
-        self.now_ms = START_MS
-        self._numbers = count(1)
-        self._host = Host(
-            "host-0",
-            log,
-            HostLimits(timestamp_window_ms=60_000),
-            secret=b"secret",
-            clock=lambda: self.now_ms,
-            new_id=lambda: f"id-{next(self._numbers)}",
-        )
-        self._host.ownership.assign([f"shard-{n}" for n in range(PLACEMENT.shards)])
-
-    def ask(self, sender: str, target: str, command: c.Command) -> Any:
-        """Run one command; return the reply."""
-        self.now_ms += 3_600_000
-        key = command_key(sender, f"nonce-{next(self._numbers)}")
-        claim = NonceClaim(PLACEMENT.partition_of(sender), key, self.now_ms)
-        submission = Submission(PLACEMENT.partition_of(target), target, key, claim, None, command)
-        replies, _ = self._host.execute([(EDGE, submission)])
-        return replies[0]
-
-    def connect(self, did: str) -> None:
-        connection = c.Connection("did:peer:2.me", "phone", "", ["key9"], "didexchange/1.1", "")
-        self.ask(did, did, c.Connect(connection))
-        self.ask(did, did, c.GrantMediation())
-
-
 def _renewed(acting: Acting, number: int) -> None:
-    until_s = acting.now_ms / 1000 + 90_000 + number
-    acting.ask(_ME, _ME, c.Register(contract(_ME, MEDIATOR, until_s)))
+    acting.register(acting.now_ms / 1000 + 90_000 + number)
 
 
 def _contract(acting: Acting, number: int) -> None:
-    stored = contract(_ME, f"did:example:{number}", acting.now_ms / 1000 + 9_000)
-    acting.ask(_ME, _ME, c.SaveContract(stored))
+    stored = contract(ME, f"did:example:{number}", acting.now_ms / 1000 + 9_000)
+    acting.ask(ME, ME, c.SaveContract(stored))
 
 
 def _published(acting: Acting, number: int) -> None:
     public = c.PublishPublicEvent("news", "text", [], number, "sig", True)
-    event_id = acting.ask(_ME, _ME, public).event_id
-    acting.ask(_ME, _ME, c.DeletePublicEvents([event_id], None))
+    event_id = acting.ask(ME, ME, public).event_id
+    acting.ask(ME, ME, c.DeletePublicEvents([event_id], None))
 
 
 def _connected(acting: Acting, number: int) -> None:
@@ -115,7 +78,7 @@ def _fetched(acting: Acting, _: int) -> None:
 
 
 ACTS: Final[dict[str, Callable[[Acting, int], None]]] = {
-    "a registration that is renewed": _renewed,
+    "a registration that is renewed until a later time (stays in the archive)": _renewed,
     "a contract, also one that has expired": _contract,
     "a public event that is published and withdrawn": _published,
     "a DIDComm agent that connects": _connected,

@@ -1,0 +1,43 @@
+"""Registrations leave for the archive, but not the one that lasts longest, nor a later one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.parquet.files import ExportPlace
+from http_edge.settings.settings import Settings
+from tests.export.acting import Acting
+from tests.export.leaving import assert_whole, leave, log, place, settings_of, states_of, streams_of
+from tests.export.samples import whole_log
+from tests.histories import START_MS
+
+__all__ = ["log", "place"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_of(tmp_path / "data")
+
+
+def test_a_registration_leaves_once_a_later_one_lasts_longer(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    acting, begun_s = Acting(log), START_MS / 1000
+    for hours in (30, 60, 90, 80, 90, 70):
+        acting.register(begun_s + hours * 3_600)
+    streams = streams_of(log)
+    states = states_of(log, streams)
+    leave(log, place)
+    registered = [row.version for row in whole_log(log) if row.topic != SEAL_TOPIC]
+    assert registered == [1, 3, 5, 6]
+    assert states_of(log, streams) == states
+    assert_whole(log, settings.log_dsn)
+    acting.register(begun_s + 100 * 3_600)
+    leave(log, place)
+    registered = [row.version for row in whole_log(log) if row.topic != SEAL_TOPIC]
+    assert registered == [1, 7]
+    assert_whole(log, settings.log_dsn)
