@@ -295,7 +295,8 @@ def _note_url(settings: Settings, log: EventLog) -> None:
     if known != settings.url:
         _LOG.warning(
             "public_url differs from that of the last start, here or on another node: wallets of"
-            " DIDComm v2 that know the mediator by the former one get no answers",
+            " DIDComm v2 that know the mediator by the former one get no answers, and forwards that"
+            " name it are lost",
             extra={"former": known, "public_url": settings.url},
         )
         log.mark(_URL_MARK, settings.url)

@@ -265,8 +265,9 @@ def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
         check_log(each)
         found = [one.message.startswith("public_url differs") for one in caplog.records]
         assert sum(found) == warned
-    former = [one.__dict__["former"] for one in caplog.records if "former" in one.__dict__]
-    assert former == [settings.url, moved.url]
+    warnings = [one for one in caplog.records if "former" in one.__dict__]
+    assert [one.__dict__["former"] for one in warnings] == [settings.url, moved.url]
+    assert all("forwards that name it are lost" in one.message for one in warnings)
 
 
 @pytest.mark.parametrize(
