@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from actors.core.partitioning import Placement
 from actors.host.measures import (
     OTHER,
     SECONDS,
@@ -23,8 +24,8 @@ from actors.host.measures import (
     MetricFamily,
     families,
 )
-from eventstore.log.event_log import LogFigures
-from http_edge.dispatch.whole_log import total
+from eventstore.log.event_log import LogFigures, StorageFigures
+from http_edge.dispatch.whole_log import storage, total
 from http_edge.server.export_metrics import export_shown
 from http_edge.server.metrics import AskReport, Scrape, Seen, exposition
 from http_edge.server.status_files import ArchiveReporter, ExportReporter
@@ -285,6 +286,33 @@ async def test_one_of_several_databases_that_does_not_answer_is_down(tmp_path: P
     assert found["poste_log_up[('database', '0')]"] == 1
     assert found["poste_log_up[('database', '1')]"] == 0
     assert found["poste_log_position"] == 47
+
+
+def test_the_storage_of_all_databases_is_shown_by_part_with_its_growth_and_the_time_left() -> None:
+    placement = Placement(shards=4, hosts=1, databases=2)
+    parts = StorageFigures(
+        facts_bytes=1,
+        contents_bytes=2,
+        read_models_bytes=3,
+        wal_bytes=None,
+        free_bytes=50,
+        used_bytes=6,
+    )
+    first, second = (
+        HostStats(name, storage=parts, free_bytes=1_000, growth_bytes_per_day=15.0)
+        for name in placement.host_names
+    )
+    empty = Seen(hosts={}, edges={}, shards=4, logs=[], exports=[], now_ms=0)
+    found = samples(msgspec.structs.replace(empty, storage=storage(placement, [first, second])))
+    assert {name: value for name, value in found.items() if name.startswith("poste_log_b")} == {
+        "poste_log_bytes[('part', 'facts')]": 2,
+        "poste_log_bytes[('part', 'contents')]": 4,
+        "poste_log_bytes[('part', 'read_models')]": 6,
+        "poste_log_bytes[('part', 'free')]": 100,  # the WAL is not known
+    }
+    assert found["poste_log_growth_bytes_per_day"] == 30
+    assert found["poste_log_days_until_full"] == (2_000 + 100) / 30
+    assert storage(placement, [first]) is None
 
 
 async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path) -> None:
