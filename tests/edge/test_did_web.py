@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ async def test_a_did_for_whose_document_there_is_no_slot_may_come_again(
     """Behind one address may be many clients, and "not found" would have them give up."""
     reach(mediator, host)
     web_dids: Any = mediator.edges[0]._web
-    web_dids._limits, usual = replace(web_dids._limits, fetches_max=0), web_dids._limits
+    web_dids._shares.free, usual = 0, web_dids._shares.free
     identity = of_the_web(host.did)
     publish_document(host, identity)
     await mediator.register(alice)
@@ -116,7 +115,7 @@ async def test_a_did_for_whose_document_there_is_no_slot_may_come_again(
         await socket.say(mediator.authenticate(identity))
         assert (await socket.hear())["code"] == "TEMPORARILY_UNAVAILABLE"
     assert host.requests == []
-    web_dids._limits = usual
+    web_dids._shares.free = usual
     await mediator.register(identity)
 
 
