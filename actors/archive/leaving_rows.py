@@ -97,7 +97,9 @@ def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     """
     until = section.rows[-1].position
     newest = {row.stream: row.version for row in section.rows}
-    changed = {row.stream for row in section.rows if row.topic in _CHANGING}
+    # With its first row alone an identity has none that leaves: most only registered.
+    later = (row for row in section.rows if row.version != _FIRST)
+    changed = {row.stream for row in later if row.topic in _CHANGING}
     leaving = Leaving([], [])
     for stream_key in changed:
         _add_identity(log, UUID(bytes=stream_key), newest[stream_key], until, leaving)

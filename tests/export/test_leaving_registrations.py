@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
-from eventstore.log.event_log import EventLog
+from actors.core.commands import Register
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace
 from http_edge.settings.settings import Settings
-from tests.export.acting import Acting
+from tests.export.acting import ME, Acting
 from tests.export.leaving import assert_whole, leave, log, place, settings_of, states_of, streams_of
 from tests.export.samples import whole_log
-from tests.histories import START_MS
+from tests.histories import MEDIATOR, START_MS, contract
+from tests.log.faulty_log import FaultyLog
 
 __all__ = ["log", "place"]
 
@@ -41,3 +46,24 @@ def test_a_registration_leaves_once_a_later_one_lasts_longer(
     registered = [row.version for row in whole_log(log) if row.topic != SEAL_TOPIC]
     assert registered == [1, 7]
     assert_whole(log, settings.log_dsn)
+
+
+def test_an_identity_that_has_only_registered_is_not_folded_for_rows_that_leave(
+    log: EventLog, place: ExportPlace
+) -> None:
+    folded = list[UUID]()
+
+    class Watched(FaultyLog):
+        @override
+        def load_archived_state(self, stream: UUID) -> Snapshot | None:
+            folded.append(stream)
+            return super().load_archived_state(stream)
+
+    acting, until_s = Acting(log), START_MS / 1000 + 90_000
+    for number in range(3):
+        did = f"did:example:{number}"
+        acting.ask(did, did, Register(contract(did, MEDIATOR, until_s)))
+    acting.register(until_s)
+    acting.register(until_s)
+    leave(Watched(log), place)
+    assert set(folded) == {identity_stream(ME)}
