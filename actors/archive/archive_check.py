@@ -263,7 +263,7 @@ class _Left:
         if left is not None:
             if row.version <= left.version or until_s <= self._until_s[row.stream]:
                 return
-            del self._rows[place]
+            del self._rows[place], self._until_s[row.stream]
         if not is_in_log:
             self._rows[place] = row
             self._until_s[row.stream] = until_s

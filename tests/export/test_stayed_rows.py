@@ -14,10 +14,11 @@ from eventstore.log.codec import decode, state_of
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.log.seam import SEAM, Sum, row_entry, seam_of, sign_seam, state_entry
-from eventstore.log.streams import partition_stream
+from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.verify.findings import ExportFinding
 from http_edge.settings.settings import Settings
+from tests.export.acting import ME, Acting
 from tests.export.leaving import (
     BOUNDS,
     KEYS,
@@ -31,7 +32,7 @@ from tests.export.leaving import (
     settings_of,
 )
 from tests.export.samples import OWNER, SIGNED_BY, export_all, exported_log, whole_log
-from tests.histories import LIMITS, PARTITIONS, random_script
+from tests.histories import LIMITS, PARTITIONS, START_MS, random_script
 from tests.log.raw_sql import run_sql
 
 __all__ = ["log", "place"]
@@ -123,6 +124,26 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     assert (faults_in(log), _faults(log, place)) == ([], set())
     run_sql(settings.log_dsn, change.format(**values))
     run_sql(settings.log_dsn, _WITHOUT_ROWS)
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
+
+
+@pytest.mark.parametrize("removed", [{3}, {5}, {6}, {3, 5}, {3, 5, 6}])
+def test_a_registration_that_no_later_one_outlasts_is_missed(
+    settings: Settings, log: EventLog, place: ExportPlace, removed: set[int]
+) -> None:
+    """Neither an earlier one that lasts longer stands for it, nor a later one that does not."""
+    acting = Acting(log)
+    for hours in (30, 60, 90, 80, 90, 70):
+        acting.register(START_MS / 1000 + hours * 3_600)
+    leave(log, place)
+    assert _faults(log, place) == set()
+    for version in removed:
+        of_me = f"originator_id = '{identity_stream(ME).hex}'"
+        run_sql(
+            settings.log_dsn,
+            f"DELETE FROM stored_events WHERE {of_me} AND originator_version = {version}",
+        )
     _sign_again(settings, log)
     assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
 
