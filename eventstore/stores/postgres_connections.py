@@ -422,10 +422,10 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
         # What follows quotes the URL, and may be a part of the password.
         why = re.split('[:"]', str(error))[0].strip()
         raise LogUnusable(f"PostgreSQL: {_ENCODED}: {why}") from None
-    # The host begins behind the first @, and the database behind the first /, so what has an @ is
-    # the end of a password.
-    without_user = () if "user" in parameters else (parameters.get("dbname", ""),)
-    if any("@" in str(end) for end in (parameters.get("host", ""), *without_user)):
+    # The host begins behind the first @, and the database behind the first /: an @ within the host,
+    # or in a URL of no user, is the end of a password.
+    url = dsn.partition("://")[2].partition("?")[0]
+    if "@" in str(parameters.get("host", "")) or ("@" in url and "user" not in parameters):
         raise LogUnusable(f"PostgreSQL: {_ENCODED}")
     if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,10 @@ def test_a_url_that_cannot_be_read_is_explained_without_its_password(url: str, w
     assert why in str(refused.value)
     assert "%25" in str(refused.value)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
+
+
+def test_the_name_of_a_database_may_have_an_at_sign(tmp_path: Path) -> None:
+    with pytest.raises(LogUnavailable) as refused:
+        open_log(f"postgresql:///log%40poste?host={tmp_path}")
+    assert "%40" not in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
