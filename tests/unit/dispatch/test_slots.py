@@ -26,11 +26,12 @@ class OneSlot:
 
 async def test_a_slot_is_passed_over_who_has_stopped_waiting() -> None:
     pool = OneSlot()
-    async with asyncio.timeout(10), pool.slots.slot("first", 1.0):
-        second, third = await pool.waiting("second", "third")
-        second.cancel()
-        await asyncio.wait([second])
-    await third
+    async with asyncio.timeout(10):
+        async with pool.slots.slot("first", 1.0):
+            second, third = await pool.waiting("second", "third")
+            second.cancel()
+            await asyncio.wait([second])
+        await third
     assert pool.served == ["third"]
 
 
