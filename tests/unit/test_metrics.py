@@ -312,7 +312,6 @@ def test_the_storage_of_all_databases_is_shown_by_part_with_its_growth_and_the_t
     }
     assert found["poste_log_growth_bytes_per_day"] == 30
     assert found["poste_log_days_until_full"] == (2_000 + 100) / 30
-    assert storage(placement, [first]) is None
 
 
 async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path) -> None:
