@@ -72,8 +72,9 @@ async def test_a_report_from_before_a_move_that_arrives_after_it_changes_nothing
     former = membership.owners[SHARD].host
     (to,) = {*membership.names()} - {former}
     asking = asyncio.create_task(membership.ask(0.5))
-    for _ in range(2 * len(pair.hosts)):  # both reports of each
-        await late.made.get()
+    async with asyncio.timeout(10):
+        for _ in range(2 * len(pair.hosts)):  # both reports of each
+            await late.made.get()
     moving.add(SHARD)
     handover = await membership.release(former, [SHARD])
     assert SHARD not in membership.owners
