@@ -236,7 +236,7 @@ class _Left:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[bytes, str], LogRow] = {}
-        self._until_s: dict[bytes, float] = {}
+        self._registrations: dict[bytes, tuple[LogRow, float]] = {}
 
     def take(self, row: LogRow, *, is_in_log: bool) -> None:
         """Take the next row of the archive."""
@@ -258,22 +258,21 @@ class _Left:
             self._take_registration(place, event.expires_at_s, is_in_log=is_in_log)
 
     def _take_registration(self, row: LogRow, until_s: float, *, is_in_log: bool) -> None:
-        place = row.stream, ""
-        left = self._rows.get(place)
-        if left is not None:
-            if row.version <= left.version or until_s <= self._until_s[row.stream]:
+        if row.stream in self._registrations:
+            left, left_until_s = self._registrations[row.stream]
+            if row.version <= left.version or until_s <= left_until_s:
                 return
-            del self._rows[place], self._until_s[row.stream]
+            del self._registrations[row.stream]
         if not is_in_log:
-            self._rows[place] = row
-            self._until_s[row.stream] = until_s
+            self._registrations[row.stream] = row, until_s
 
     def without_reason(self, log: LogReader) -> Sequence[LogRow]:
         """The rows after which no such row was taken, nor follows in the log."""
-        for stream in {stream for stream, _ in self._rows}:
+        for stream in {*self._registrations, *(stream for stream, _ in self._rows)}:
             for row in log.stream_rows(UUID(bytes=stream), topics=_ENDING):
                 self.take(row, is_in_log=True)
-        return sorted(self._rows.values(), key=attrgetter("position"))
+        registered = (row for row, _ in self._registrations.values())
+        return sorted([*self._rows.values(), *registered], key=attrgetter("position"))
 
 
 def _differ(rows: Sequence[LogRow]) -> ExportFinding:

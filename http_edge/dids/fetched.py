@@ -148,7 +148,7 @@ class FetchedDids(Generic[_Document]):
         )
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
-        self._slots: dict[_Slot, None] = {}
+        self._slots = set[_Slot]()
         self._shares = AddressSlots(self._limits.fetches_max)
         self._line = asyncio.Lock()
         self._freed = asyncio.Event()
@@ -205,7 +205,7 @@ class FetchedDids(Generic[_Document]):
             slot = _Slot(_host(self._url(did)), self._caller.address())
             if not self._has_room(slot):
                 return None
-            self._slots[slot] = None
+            self._slots.add(slot)
             self._shares.take(slot.address)
             fetch = asyncio.create_task(self._fetch_and_remember(did, slot))
             fetch.add_done_callback(lambda _: self._ended(did, slot))
@@ -225,7 +225,7 @@ class FetchedDids(Generic[_Document]):
             slot.lookup.add_done_callback(lambda lookup: self._answered(lookup, slot))
 
     def _give_back(self, slot: _Slot) -> None:
-        del self._slots[slot]
+        self._slots.remove(slot)
         self._shares.give_back(slot.address)
         self._freed.set()
 
