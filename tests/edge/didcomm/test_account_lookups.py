@@ -10,6 +10,7 @@ from actors.core.commands import Command, DeliverMessages, QueryQueue
 from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
+from http_edge.clients.didcomm import Wallet2
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.didcomm.identities import Identities, speaker
@@ -29,13 +30,19 @@ STATUS = "messagepickup/3.0/status-request"
 FETCH = ("messagepickup/3.0/delivery-request", {"limit": 10})
 
 
-async def test_an_answered_message_is_not_handled_again_because_of_another_of_the_same_did(
-    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def _moved_with_a_message(network: WalletNetwork) -> Wallet2:
+    """A wallet that has another DID, and a message that waits for it."""
     old = await connected(network)
     recipient, wallet = await old.new_recipient(), successor(network, old)
     await say(wallet, STATUS, from_prior=moved(old, wallet))
     await Sender(network).write(recipient, "one")
+    return wallet
+
+
+async def test_an_answered_message_is_not_handled_again_because_of_another_of_the_same_did(
+    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wallet = await _moved_with_a_message(network)
     ask = Identities.ask
 
     async def as_another_is_refused(
@@ -56,10 +63,7 @@ async def test_an_answered_message_is_not_handled_again_because_of_another_of_th
 async def test_a_message_whose_account_cannot_be_looked_up_changes_nothing_and_may_come_again(
     network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = await connected(network)
-    recipient, wallet = await old.new_recipient(), successor(network, old)
-    await say(wallet, STATUS, from_prior=moved(old, wallet))
-    await Sender(network).write(recipient, "one")
+    wallet = await _moved_with_a_message(network)
     await network.mediator.restart()
 
     async def unknown(*_: Any, **__: Any) -> Refusal:

@@ -97,14 +97,17 @@ def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) 
     assert log.position() == before
 
 
+def _one_of_each_shard() -> list[str]:
+    dids = [f"did:x:{number}" for number in range(8)]
+    return [next(d for d in dids if shard_of(d, SHARDS) == f"shard-{n}") for n in range(2)]
+
+
 def test_who_is_refused_by_a_stale_owner_of_another_shard_may_send_the_same_again(
     log: EventLog,
 ) -> None:
     stale = host(log, name="stale")
     host(log, name="new", shards=["shard-0"])
-    identities = [f"did:x:{number}" for number in range(8)]
-    lost = next(did for did in identities if shard_of(did, SHARDS) == "shard-0")
-    kept = next(did for did in identities if shard_of(did, SHARDS) == "shard-1")
+    lost, kept = _one_of_each_shard()
     query = submission(kept, QueryMessages(ALL))  # refused for want of a registration
     refused = submission(kept, None, refusal=Refusal.INVALID_SIGNATURE)
     checked = submission(lost, CheckRegistered(), sender=kept, proof=Proof.NOT_YET)
@@ -125,9 +128,7 @@ def test_what_a_stale_owner_refuses_keeps_the_nonce_that_its_request_has_claimed
 ) -> None:
     stale = host(log, name="stale")
     host(log, name="new", shards=["shard-0"])
-    identities = [f"did:x:{number}" for number in range(8)]
-    lost = next(did for did in identities if shard_of(did, SHARDS) == "shard-0")
-    kept = next(did for did in identities if shard_of(did, SHARDS) == "shard-1")
+    lost, kept = _one_of_each_shard()
     early = submission(kept, None, nonce="n", proof=Proof.NOT_YET)
     assert run(stale, early) == [Done()]
     proven = submission(kept, QueryMessages(ALL), nonce="n", proof=Proof.HOLDS_NOW)
