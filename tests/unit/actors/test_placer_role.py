@@ -40,11 +40,17 @@ from tests.unit.actors.cluster_of_hosts import SHARDS, HostsOfKind, LocalCluster
 
 LOOPBACK = "127.0.0.1"
 LONG_S = 600.0
-SHORT_S = 2.0
+LOOK_S = 0.02
 LEFT_S_MAX = 10.0
 LEASE = PlacerLease.of(0, databases=1)
 PLACER = LEASE.name
 DID = "did:x:registered"
+
+
+@pytest.fixture(autouse=True)
+def _frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placer_role, "_TICK_S", LOOK_S)
+    monkeypatch.setattr(placer_role, "_STAND_BY_S", LOOK_S)
 
 
 @pytest.fixture
@@ -129,14 +135,24 @@ class CutOffLeases(HostLeases):
 class Process:
     """One that stands by as the placer."""
 
-    def __init__(
-        self, cluster: LocalCluster, node: str, tmp_path: Path, lease_s: float = LONG_S
-    ) -> None:
+    def __init__(self, cluster: LocalCluster, node: str, tmp_path: Path) -> None:
         self.leases = CutOffLeases(open_host_leases(f"sqlite:{tmp_path / 'log.db'}"))
         self.role = PlacerRole(
-            LEASE, cluster.new_placer, self.leases, nothing_served, node=node, lease_s=lease_s
+            LEASE, cluster.new_placer, self.leases, nothing_served, node=node, lease_s=LONG_S
         )
         self.running = asyncio.create_task(self.role.run(LOOPBACK))
+
+    async def lose_lease(self) -> None:
+        """Its lease ends for others and, once it notices, for this process, which is cut off."""
+        assert self.leases.is_cut_off
+        assert self.role._lease is not None
+        self.leases._leases.leave(self.role._lease)
+
+        async def is_no_placer() -> bool:
+            self.role._term.ended()
+            return self.role._placer is None
+
+        await until(is_no_placer)
 
     async def leave(self) -> None:
         self.running.cancel()
@@ -244,13 +260,14 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
 async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_through_it(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    first = Process(cluster, "a", tmp_path, SHORT_S)
+    first = Process(cluster, "a", tmp_path)
     link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
     assert await placing(link) != {}
-    second = Process(cluster, "b", tmp_path)  # keeps the role, however busy the machine is
+    second = Process(cluster, "b", tmp_path)
     await watches(second, first)
     last = cluster.placer
     first.leases.is_cut_off = True
+    await first.lose_lease()
     await another_placer(cluster, last)
     cluster.kill("host-a-0")
     cluster.start("host-b-0", "b")
@@ -285,8 +302,15 @@ async def test_the_next_placer_names_itself_again_if_the_former_one_just_ends_al
             loop.call_soon_threadsafe(is_named.set)
 
     former = HostServer(no_batches, ask, ignored)
-    leases.take(former.listen(LOOPBACK, PLACER, "a", "former", protocol=LEASE.protocol), SHORT_S)
+    lease = former.listen(LOOPBACK, PLACER, "a", "former", protocol=LEASE.protocol)
+    leases.take(lease, LONG_S)
     process = Process(cluster, "b", tmp_path)
+
+    async def stands_by() -> bool:
+        return process.role._placing is not None
+
+    await until(stands_by)
+    leases.leave(lease)
     async with asyncio.timeout(LEFT_S_MAX):
         await is_named.wait()
     assert process.role._lease is not None
@@ -299,26 +323,28 @@ async def test_a_former_placer_passes_questions_on_to_the_last_that_named_itself
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """The one before has the role no more, and would pass them back."""
-    first, second, third = (Process(cluster, node, tmp_path, SHORT_S) for node in "abc")
+    first, second, third = (Process(cluster, node, tmp_path) for node in "abc")
 
-    async def has(process: Process) -> None:
+    async def has(process: Process, last: Process | None) -> None:
         """Return when this one alone is the placer."""
         for other in (first, second, third):
             other.leases.is_cut_off = other is not process
+        if last is not None:
+            await last.lose_lease()
 
         async def is_placer() -> bool:
             return process.role._placer is not None and process.role._term.is_running()
 
         await until(is_placer)
 
-    await has(first)
+    await has(first, None)
     link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
     assert await placing(link) != {}, "this process is found by its row"
     last = first
     for process in (second, first, third):
         process.leases.is_cut_off = False
         await watches(process, last)
-        await has(process)
+        await has(process, last)
         last = process
         assert await placing(link) != {}
         # As a standby it would watch another process than the placer's.
