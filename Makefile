@@ -58,7 +58,7 @@ test: setup ## Run all tests, in three processes.
 QUICK := tests/unit tests/contract tests/golden tests/tidy tests/model tests/edge/test_layouts.py
 
 quick: $(VENV)/tests ## Run what breaks first: rules, wire forms, store, a walk of each protocol, ten sabotages.
-	$(BIN)/python -m pytest $(QUICK) --numprocesses 2 --dist worksteal --hypothesis-profile quick \
+	$(BIN)/python -m pytest $(QUICK) --numprocesses 3 --dist worksteal --hypothesis-profile quick \
 		-m 'not (thorough or cluster or crash or postgres or spark)'
 
 check: setup ## Lint, format, types, direction of imports.

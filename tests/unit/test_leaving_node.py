@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from actors.host.port import HostUnavailable
 from actors.placement.placer_link import PlacerLink
 from actors.placement.port import (
@@ -14,6 +16,7 @@ from actors.placement.port import (
     Placed,
     Places,
 )
+from http_edge.server import cluster_node
 from http_edge.server.cluster_node import ClusterNode
 from http_edge.settings.settings import Settings
 from tests.ports import free_port
@@ -56,8 +59,10 @@ class AbsentPlacer:
 
 
 async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_answer(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for seconds in ("_POLL_S", "_LATE_S"):
+        monkeypatch.setattr(cluster_node, seconds, 0.01)
     settings = Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1")
     node = ClusterNode(settings, vital=asyncio.create_task)
     placer = AbsentPlacer(shards=2)

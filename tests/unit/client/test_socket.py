@@ -229,8 +229,10 @@ async def test_an_authentication_that_is_not_answered_ends_in_time_whatever_is_p
 
 
 async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
-    alice: Account, mediator: ScriptedMediator
+    alice: Account, mediator: ScriptedMediator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_socket, "_CLOSE_S_MAX", 0.1)
+
     async def goes_on(socket: web.WebSocketResponse) -> None:
         with suppress(ConnectionError):
             await socket.send_json({"type": "AUTH_SUCCESS"})

@@ -292,8 +292,10 @@ async def mediator_whose_sockets(
 
 
 async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
-    wallet: Wallet, session: aiohttp.ClientSession
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transport, "_CLOSE_S_MAX", 0.1)
+
     async def goes_on(socket: web.WebSocketResponse) -> None:
         while True:
             await socket.send_bytes(RAW)
@@ -354,9 +356,9 @@ async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
     async def pings(socket: web.WebSocketResponse) -> None:
         for _ in range(40):
             await socket.ping()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(transport, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(transport, "ANSWER_S_MAX", 0.1)
     async with (
         asyncio.timeout(10),
         mediator_whose_sockets(pings, reads=False) as url,
@@ -423,6 +425,7 @@ async def test_a_socket_ends_that_brings_more_than_is_received(
             await socket.send_bytes(RAW)
             sent.append(len(RAW))
 
+    monkeypatch.setattr(transport, "_CLOSE_S_MAX", 0.1)
     monkeypatch.setattr(transport, "UNRECEIVED_BYTES_MAX", 1024 * 1024)
     async with (
         asyncio.timeout(10),
@@ -438,8 +441,10 @@ async def test_a_socket_ends_that_brings_more_than_is_received(
 
 
 async def test_the_wait_for_a_delivery_ends_in_time_whatever_else_comes(
-    wallet: Wallet, session: aiohttp.ClientSession
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transport, "_CLOSE_S_MAX", 0.1)
+
     async def goes_on(socket: web.WebSocketResponse) -> None:
         pushed = orjson.dumps(message("messagepickup/2.0/status"))
         while True:
@@ -452,7 +457,7 @@ async def test_the_wait_for_a_delivery_ends_in_time_whatever_else_comes(
         open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
     ):
         with pytest.raises(NoAnswer):
-            await Live(wallet.connection, socket).next(0.5)
+            await Live(wallet.connection, socket).next(0.1)
 
 
 async def _until_it_ends(socket: Socket) -> None:
