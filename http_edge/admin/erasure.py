@@ -14,7 +14,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Erased
 from actors.host.clock import new_id
 from eventstore.log.seal import command_key
-from http_edge.admin.operators import json_answer
+from http_edge.admin.operators import account_of, json_answer
 from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.listener.routes import PlainRoute
@@ -39,6 +39,7 @@ class ErasureEndpoint:
     async def _erase(self, request: web.Request) -> web.Response:
         """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.
 
+        Another DID of an account erases nothing, and is answered with the account (``account_of``).
         With ``&begun=true`` it only continues an erasure. An erasure that has begun is completed
         even if the operator sends no further request.
         """
@@ -55,9 +56,8 @@ class ErasureEndpoint:
             if step is Refusal.SPEAKS_FOR_ANOTHER:
                 if await self._erased.free(did, key):
                     continue
-                return json_answer(
-                    {"did": did, "known": True, "is_over": False, "speaks_for": True}
-                )
+                answer = {"did": did, "known": True, "is_over": False, "speaks_for": True}
+                return json_answer({**answer, **await account_of(self._identities, did)})
             if isinstance(step, Refusal):
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
             by = CONTINUED
@@ -65,5 +65,6 @@ class ErasureEndpoint:
             await self._erased.let_go(did, key, step)
             if step.is_over:
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
-                return json_answer(answer)
+                account = {} if step.is_known else await account_of(self._identities, did)
+                return json_answer({**answer, **account})
         return json_answer({"did": did, "known": True, "is_over": False, "records": records})

@@ -15,15 +15,16 @@ import orjson
 from aiohttp import hdrs, web
 from msgspec.structs import asdict
 
-from actors.core.commands import PurgeQueue, QueryConnection, QueryQueue
+from actors.core.commands import FindKeyOwner, PurgeQueue, QueryConnection, QueryQueue
 from actors.core.refusals import Refusal
-from actors.core.replies import Connected, Purged, QueueState
+from actors.core.replies import AccountFound, Connected, KeyOwner, Purged, QueueState
 from actors.host.clock import Clock, new_id
 from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
+from http_edge.didcomm.identities import Identities, key_target
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.routes import JSON, Handler, PlainRoute
@@ -76,7 +77,8 @@ class QueueEndpoint:
     async def _show(self, request: web.Request) -> web.Response:
         """``GET /queues``: the queues with the longest waits; with ``did`` one queue in full.
 
-        ``known`` says whether the log has the identity ``did``.
+        ``known`` says whether the log has the identity ``did``; for another, ``account`` is as in
+        ``account_of``.
         """
         did = request.query.get("did")
         try:
@@ -88,6 +90,8 @@ class QueueEndpoint:
         if did is not None:
             answer["known"] = await self._memory.knows(did)
             answer["agent"] = await self._agent(did)
+            if not answer["known"]:
+                answer |= await account_of(self._identities, did)
         return json_answer(answer)
 
     async def _purge(self, request: web.Request) -> web.Response:
@@ -99,7 +103,8 @@ class QueueEndpoint:
         if not did.startswith("did:"):
             raise web.HTTPBadRequest
         if not await self._memory.knows(did):
-            return json_answer({"did": did, "known": False, "purged": 0})
+            account = await account_of(self._identities, did)
+            return json_answer({"did": did, "known": False, "purged": 0, **account})
         key = command_key(did, new_id())
         purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
         if isinstance(purged, Refusal):
@@ -145,6 +150,23 @@ class QueueEndpoint:
 
     def _age_s(self, at_ms: int) -> float | None:
         return max(0.0, (self._clock() - at_ms) / 1000) if at_ms else None
+
+
+async def account_of(identities: Identities, did: str) -> dict[str, str]:
+    """``account``: the agent that a DID speaks for, or that has registered it; empty for none.
+
+    An account is the identity of one DID alone, while a wallet has many and may spell each at
+    length: all of them lead to the account by their names (``recipient_names``).
+    """
+    spoken = await identities.find_account(did, b"")
+    if isinstance(spoken, AccountFound) and spoken.account_did:
+        return {"account": spoken.account_did}
+    name = canonical_name(did)
+    for each in () if name is None else (name, *twins(name)):
+        found = await identities.ask(key_target(each), FindKeyOwner(), b"", KeyOwner)
+        if isinstance(found, KeyOwner):
+            return {"account": found.owner_did}
+    return {}
 
 
 def json_answer(answer: object, status: int = HTTPStatus.OK) -> web.Response:

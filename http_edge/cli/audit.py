@@ -233,7 +233,9 @@ def identity_command(query: _Query, *, did: str, limit: int) -> None:
         raise click.UsageError("a pseudonym needs its key: --pseudonymise")
     said = _look_up(query, OfIdentity(did))
     if not any(said.found.values()):
-        raise Stop(Exit.FINDING, f"no such identity up to position {position_text(said.positions)}")
+        why = f"no such identity up to position {position_text(said.positions)}"
+        remedy = "All DIDs of a wallet are of one account, which this names: poste queue show DID"
+        raise Stop(Exit.FINDING, why, remedy if did.startswith("did:") else "")
     titles = {
         "history": "History, newest first",
         "traffic": "Messages and events by day, newest first",

@@ -185,10 +185,11 @@ def _names_erased(settings: Settings) -> dict[str, Any]:
 def _refuse(did: str, answer: dict[str, Any]) -> None:
     """Refuse an answer about no identity, or about a DID that speaks for the account of another."""
     if answer.get("speaks_for"):
-        remedy = "Erase that account by its first DID. See: poste audit identity DID"
+        named = answer.get("account", "see poste audit identity DID")
+        remedy = f"Erase that account by its first DID: {named}"
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
-        raise unknown_identity(did)
+        raise unknown_identity(did, answer)
 
 
 def _receipt(settings: Settings, did: str, to: Path | None) -> ErasureReceipt:

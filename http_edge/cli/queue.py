@@ -74,4 +74,4 @@ def purge(mediator: RunningMediator, *, did: str, yes: bool, as_json: bool) -> N
 def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
     """Refuse an answer about an unknown identity, which looks like one about an empty queue."""
     if not answer.get("known", True):
-        raise unknown_identity(did)
+        raise unknown_identity(did, answer)

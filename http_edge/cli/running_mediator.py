@@ -135,8 +135,11 @@ def for_operators(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def unknown_identity(did: str) -> Stop:
-    """The end of a command about an identity that the mediator does not know."""
+def unknown_identity(did: str, answer: Mapping[str, Any]) -> Stop:
+    """The end of a command about an identity that, by this answer, the mediator does not know."""
+    if account := answer.get("account"):
+        remedy = f"Name that account by its first DID: {account}"
+        return Stop(Exit.FINDING, f"{did} is registered by the account of another DID", remedy)
     remedy = "It has never registered or connected here. See all queues: poste queue show"
     return Stop(Exit.FINDING, f"this mediator knows no identity {did}", remedy)
 

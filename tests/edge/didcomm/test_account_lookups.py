@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
@@ -11,7 +12,10 @@ from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
 from http_edge.clients.didcomm import Wallet2
+from http_edge.clients.didcomm.connection import DidMethod2
 from http_edge.clients.didcomm.pickup import delivered
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.didcomm.identities import Identities, speaker
 from tests.edge.didcomm.newer_wallets import Sender, connected
@@ -27,6 +31,11 @@ from tests.edge.didcomm.test_rotated_accounts import (
 from tests.edge.didcomm.wallet_network import WalletNetwork
 
 STATUS = "messagepickup/3.0/status-request"
+OF_OPERATORS: Final = [
+    ("GET", "/queues"),
+    ("POST", "/queues/purge"),
+    ("POST", "/identities/erase"),
+]
 FETCH = ("messagepickup/3.0/delivery-request", {"limit": 10})
 
 
@@ -89,3 +98,27 @@ async def test_the_end_of_a_relationship_may_come_again_while_its_host_is_away(
     assert not await is_refused(wallet)
     assert await end(wallet) == 202
     assert await is_refused(wallet)
+
+
+@pytest.mark.parametrize("did_method", ["peer4", "peer2"])
+async def test_operators_find_the_account_of_any_did_that_a_wallet_has_registered(
+    network: WalletNetwork, did_method: DidMethod2
+) -> None:
+    wallet = await connected(network, did_method=did_method)
+    recipient, own = await wallet.new_recipient(), wallet.connection.did
+    account = did_key(wallet.connection.key.public)
+    for did in (own, canonical_name(own), recipient.did, f"{recipient.did}#key-1"):
+        query = f"did={quote(str(did), safe='')}"
+        for method, path in OF_OPERATORS:
+            answer = await network.mediator.operate(f"{path}?{query}", method)
+            assert (answer.json["known"], answer.json["account"]) == (False, account), path
+    assert (await wallet.status()).message_count == 0
+
+
+async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletNetwork) -> None:
+    wallet = await _moved_with_a_message(network)
+    query = f"did={quote(did_key(wallet.connection.key.public), safe='')}"
+    answer = (await network.mediator.operate(f"/identities/erase?{query}", "POST")).json
+    assert answer["speaks_for"] is True
+    found = await network.mediator.operate(f"/queues?did={quote(answer['account'], safe='')}")
+    assert found.json["agent"]["messages"] == 1

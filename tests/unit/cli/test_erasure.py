@@ -170,3 +170,15 @@ def test_a_file_that_is_no_receipt_is_named_as_none(
     assert ran.code == Exit.FINDING
     assert "it is not an erasure receipt" in ran.out
     assert "hex" not in ran.out
+
+
+@pytest.mark.parametrize("said", [{"known": False}, {"known": True, "speaks_for": True}])
+def test_the_erasure_of_another_did_of_an_account_names_the_account(
+    run: Run, data_dir: Path, said: dict[str, bool]
+) -> None:
+    answer = {**said, "is_over": False, "account": "did:key:z6Mk"}
+    with answering({"/identities/erase": (200, json.dumps(answer).encode())}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        ran = run("identities", "erase", "did:x:other", "--yes", *at)
+    assert ran.code in {Exit.FINDING, Exit.USAGE}
+    assert "by its first DID: did:key:z6Mk" in ran.err

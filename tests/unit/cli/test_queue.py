@@ -14,8 +14,8 @@ DID = "did:decentrl:" + "z6MkotvgNfXbr1sXKFLDKkTZ4d7KRPRkio6qfwE31HSHPS27" * 3
 QUEUE = {"did": DID, "messages": 2, "bytes": 9, "oldest_age_s": 1.5, "outbound": False}
 
 
-def server(queues: list[dict[str, Any]], *, known: bool) -> Any:
-    answer = {"queues": queues, "known": known, "agent": None}
+def server(queues: list[dict[str, Any]], *, known: bool, **more: str) -> Any:
+    answer = {"queues": queues, "known": known, "agent": None, **more}
     body = json.dumps(answer).encode()
     return answering({"/queues": (200, body), "/queues/purge": (200, body)})
 
@@ -43,6 +43,17 @@ def test_an_unknown_did_is_named_as_one(run: Run, tmp_path: Path, form: list[str
         ran = run("queue", *form, "did:x:stranger", "--data-dir", data_dir_of(tmp_path, listen))
     assert (ran.code, ran.out) == (Exit.FINDING, "")
     assert "this mediator knows no identity did:x:stranger" in ran.err
+
+
+@pytest.mark.parametrize("form", [["show"], ["show", "--json"], ["purge"], ["purge", "--yes"]])
+def test_another_did_of_an_account_is_refused_with_the_account(
+    run: Run, tmp_path: Path, form: list[str]
+) -> None:
+    with server([], known=False, account="did:key:z6Mk") as listen:
+        ran = run("queue", *form, "did:x:other", "--data-dir", data_dir_of(tmp_path, listen))
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
+    assert "did:x:other is registered by the account of another DID" in ran.err
+    assert "by its first DID: did:key:z6Mk" in ran.err
 
 
 def test_an_empty_queue_is_no_fault(run: Run, tmp_path: Path, empty: str) -> None:
