@@ -393,6 +393,7 @@ MEDIATOR = encode_peer2(
         ),
         ([{"uri": MEDIATOR}], "https://far.example/in", [MEDIATOR]),
         ([{"uri": "https://Mediator.Example/didcomm"}], "", []),
+        ([{"uri": "wss://mediator.example:443/didcomm"}], "", []),
         ([{"uri": OWN_DIDS.peer2}], "", []),
         ([{"uri": OWN_DIDS.peer4_short}], "", []),
         ([{"uri": "https://a.example", "routingKeys": [f"{OWN_DIDS.peer4}#key-2"]}], "", []),
