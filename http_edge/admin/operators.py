@@ -77,8 +77,8 @@ class QueueEndpoint:
     async def _show(self, request: web.Request) -> web.Response:
         """``GET /queues``: the queues with the longest waits; with ``did`` one queue in full.
 
-        ``known`` says whether the log has the identity ``did``; for another, ``account`` is as in
-        ``account_of``.
+        ``known`` says whether the log has the identity ``did``; for one that is no agent,
+        ``account`` is as in ``account_of``.
         """
         did = request.query.get("did")
         try:
@@ -90,7 +90,7 @@ class QueueEndpoint:
         if did is not None:
             answer["known"] = await self._memory.knows(did)
             answer["agent"] = await self._agent(did)
-            if not answer["known"]:
+            if answer["agent"] is None:
                 answer |= await account_of(self._identities, did)
         return json_answer(answer)
 

@@ -48,6 +48,8 @@ def show(mediator: RunningMediator, *, did: str | None, limit: int, as_json: boo
     agent = answer.get("agent")
     if isinstance(agent, dict):
         print_record("As a DIDComm agent", agent)
+    if account := answer.get("account"):
+        click.echo(f"What waits for its DIDComm agent is in the queue of the account {account}")
 
 
 @queue.command()

@@ -139,7 +139,7 @@ def unknown_identity(did: str, answer: Mapping[str, Any]) -> Stop:
     """The end of a command about an identity that, by this answer, the mediator does not know."""
     if account := answer.get("account"):
         remedy = f"Name that account by its first DID: {account}"
-        return Stop(Exit.FINDING, f"{did} is registered by the account of another DID", remedy)
+        return Stop(Exit.FINDING, f"{did} belongs to the account of another DID", remedy)
     remedy = "It has never registered or connected here. See all queues: poste queue show"
     return Stop(Exit.FINDING, f"this mediator knows no identity {did}", remedy)
 

@@ -118,7 +118,9 @@ async def test_operators_find_the_account_of_any_did_that_a_wallet_has_registere
 async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletNetwork) -> None:
     wallet = await _moved_with_a_message(network)
     query = f"did={quote(did_key(wallet.connection.key.public), safe='')}"
-    answer = (await network.mediator.operate(f"/identities/erase?{query}", "POST")).json
-    assert answer["speaks_for"] is True
-    found = await network.mediator.operate(f"/queues?did={quote(answer['account'], safe='')}")
+    refused = (await network.mediator.operate(f"/identities/erase?{query}", "POST")).json
+    shown = (await network.mediator.operate(f"/queues?{query}")).json
+    assert (refused["speaks_for"], shown["known"], shown["queues"]) == (True, True, [])
+    assert refused["account"] == shown["account"]
+    found = await network.mediator.operate(f"/queues?did={quote(shown['account'], safe='')}")
     assert found.json["agent"]["messages"] == 1

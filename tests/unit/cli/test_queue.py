@@ -52,8 +52,17 @@ def test_another_did_of_an_account_is_refused_with_the_account(
     with server([], known=False, account="did:key:z6Mk") as listen:
         ran = run("queue", *form, "did:x:other", "--data-dir", data_dir_of(tmp_path, listen))
     assert (ran.code, ran.out) == (Exit.FINDING, "")
-    assert "did:x:other is registered by the account of another DID" in ran.err
+    assert "did:x:other belongs to the account of another DID" in ran.err
     assert "by its first DID: did:key:z6Mk" in ran.err
+
+
+def test_a_did_that_speaks_for_another_account_is_shown_with_the_account(
+    run: Run, tmp_path: Path
+) -> None:
+    with server([], known=True, account="did:key:z6Mk") as listen:
+        ran = run("queue", "show", DID, "--data-dir", data_dir_of(tmp_path, listen))
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "in the queue of the account did:key:z6Mk" in ran.out
 
 
 def test_an_empty_queue_is_no_fault(run: Run, tmp_path: Path, empty: str) -> None:
