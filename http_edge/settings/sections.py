@@ -14,9 +14,9 @@ from http_edge.settings.value_types import (
     KIB,
     MIB,
     AgentName,
-    Did,
     Duration,
     ExportAddress,
+    IdentityDid,
     Listen,
     Origin,
     Section,
@@ -51,7 +51,7 @@ class Protocol(Section):
     """Who may register. open: any identity. invitation: identities that bring the id of an
     invitation made by poste invite. allow_list: the DIDs in allowed_dids. closed: no new identity.
     Registered identities may always renew. For DIDComm wallets, see didcomm.registration."""
-    allowed_dids: tuple[Did, ...] = ()
+    allowed_dids: tuple[IdentityDid, ...] = ()
     """Identities that may register with registration allow_list; refused with open and
     invitation, which let others register."""
     cors_allowed_origin: Origin = "*"

@@ -35,6 +35,7 @@ from http_edge.settings.value_types import (
     WILDCARDS,
     Did,
     Folder,
+    IdentityDid,
     Listen,
     LogAddress,
     NodeAddress,
@@ -100,7 +101,7 @@ class Settings(Section):
     identity that is in use gets a dedicated host, a process of 60 MB, within seconds; at most
     limits.dedicated_max have one. An identity without commands for limits.dedicated_quiet_s returns
     to its shard. For a few heavy identities."""
-    dedicated_dids: tuple[Did, ...] = ()
+    dedicated_dids: tuple[IdentityDid, ...] = ()
     """Identities that get a dedicated host as soon as they have registered, used or not; at most
     limits.dedicated_max. They keep it until they are removed from this setting and an operator
     releases them. All others stay sharded."""

@@ -100,6 +100,14 @@ Did: TypeAlias = Annotated[
         "a DID, for example did:web:mediator.example",
     ),
 ]
+IdentityDid: TypeAlias = Annotated[
+    str,
+    _matching(
+        # A client may write the base64 in its did:decentrl with "+", "/" and padding.
+        r"^did:[a-z0-9]+:[A-Za-z0-9._:%+/=-]*[A-Za-z0-9._%+/=-]$",
+        "a DID, for example did:web:mediator.example",
+    ),
+]
 
 
 def _log_address(log: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 
 from actors.core.agents import invitation_target
 from actors.host.clock import new_id
+from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.invitation_ids import PUBLIC, InvitationIds
 from http_edge.crypto.mediator_keys import service_seed
 from http_edge.server.hosts import placement_of
@@ -58,6 +60,24 @@ async def test_a_list_admits_who_is_on_it(
     refused = await register(mediator, bob, invitation())
     assert refused.refusal == UNAUTHORIZED
     assert refused.json["detail"].startswith("header.sender_did: ")
+
+
+def padded(name: str) -> Identity:
+    """An identity that writes its DID in padded base64 of the standard alphabet."""
+    identity = Identity(name)
+    method, alias, *keys, mediator_did = identity.did.removeprefix("did:").split(":")
+    texts = [base64.b64encode(b64decode(each)).decode() for each in (alias, mediator_did)]
+    identity.did = ":".join(["did", method, texts[0], *keys, texts[1]])
+    identity.key_id = identity.did + "#signing"
+    return identity
+
+
+@registration("allow_list", allowed_dids=[padded("\U00010ffff").did])
+async def test_a_list_names_a_did_as_its_client_writes_it(mediator: Mediator) -> None:
+    listed = padded("\U00010ffff")
+    assert set("/=") <= set(listed.did)
+    assert (await register(mediator, listed)).status == 200
+    assert (await register(mediator, Identity("\U00010ffff"))).refusal == UNAUTHORIZED
 
 
 @registration("invitation")
