@@ -76,13 +76,14 @@ class WebLimits:
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0
     allowed_hosts: frozenset[str] = frozenset()
-    """Hosts to fetch from, in lower case, with ``:port`` if not 443; empty allows any host."""
+    """Hosts to fetch from, in lower case, with ``:port`` (443 need not be written); empty allows
+    any host."""
 
     def allow(self, url: URL) -> bool:
         """Is the host of this URL allowed?"""
         host = url.raw_host or ""  # as settings have it; decoded, it may be none of IDNA
-        named = host if url.port == _HTTPS_PORT else f"{host}:{url.port}"
-        return not self.allowed_hosts or named in self.allowed_hosts
+        names = {f"{host}:{url.port}"} | ({host} if url.port == _HTTPS_PORT else set())
+        return not self.allowed_hosts.isdisjoint(names) or not self.allowed_hosts
 
 
 async def _at_once(work: Callable[[], Any]) -> Any:
