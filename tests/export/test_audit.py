@@ -368,7 +368,7 @@ def test_the_program_shows_it_and_ends_as_it_is_documented(
     for command in (("message", "unknown"), ("identity", "did:example:unknown")):
         unknown = run("audit", *command, *where)
         assert (unknown.code, f"no such {command[0]}" in unknown.err) == (Exit.FINDING, True)
-    assert "which this names: poste queue show DID" in unknown.err
+        assert ("which this names: poste queue show DID" in unknown.err) is ("did:" in command[1])
     nowhere = run("audit", "message", message_id, "--from", "nowhere")
     assert (nowhere.code, "no such folder" in nowhere.err) == (Exit.UNREACHABLE, True)
     beyond = run("audit", "message", message_id, *where, "--as-of", "1000000")

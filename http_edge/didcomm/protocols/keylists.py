@@ -34,12 +34,14 @@ from actors.core.commands import (
     Connection,
     FindKeyOwner,
     GrantMediation,
+    QueryConnection,
     ReleaseKey,
     UpdateKeylist,
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     AccountFound,
+    Connected,
     Done,
     KeyClaim,
     KeylistChanged,
@@ -49,8 +51,8 @@ from actors.core.replies import (
 )
 from actors.host.tasks import Tasks
 from http_edge.didcomm.envelopes.agent_documents import account_did, is_short
-from http_edge.didcomm.envelopes.recipient_names import opposite, twins
-from http_edge.didcomm.identities import Identities, key_target, speaker
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, opposite, twins
+from http_edge.didcomm.identities import NO_ACCOUNT, Identities, key_target, speaker
 from http_edge.listener.address_charge import charge_keys, paid_turn
 
 _R = TypeVar("_R", bound=Reply)
@@ -287,7 +289,7 @@ class _Claims:
                 return refusal
         claim = await self._take(name, holds_key=False)
         if claim is Refusal.KEY_TAKEN:
-            refusal = await self._given_up(name)
+            refusal = await self._given_up(name) or await self._given_up_by_owner(name)
             claim = refusal or await self._take(name)
         other = opposite(name)
         if isinstance(claim, Refusal) or other is None:
@@ -314,6 +316,19 @@ class _Claims:
         if isinstance(found, Refusal):
             return found
         return None if found.speaker_did == did else Refusal.KEY_TAKEN
+
+    async def _given_up_by_owner(self, name: str) -> Refusal | None:
+        """Return ``KEY_TAKEN`` if the account that has a name has given up the DID of this name.
+
+        The DID may have spoken for it with another of its keys, and so as another identity.
+        """
+        found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
+        if isinstance(found, Refusal):
+            return None if found is Refusal.KEY_UNKNOWN else found
+        known = await self._ask(found.owner_did, QueryConnection(), Connected, by_mediator=True)
+        if isinstance(known, Refusal):
+            return None if known in NO_ACCOUNT else known
+        return Refusal.KEY_TAKEN if name in map(canonical_name, known.prior_dids) else None
 
     async def _take(self, name: str, *, holds_key: bool = True) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of its former owner, if it had one."""

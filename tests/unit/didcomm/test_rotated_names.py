@@ -169,3 +169,18 @@ async def test_a_did_that_was_given_up_is_not_let_go_if_the_rotation_back_to_it_
     assert await rotated_to_key(mediator, image, NEWER.name, 1_002) is Refusal.KEY_TAKEN
     assert await speaks_for(mediator, image) == name
     assert await mediator.has(name, image) == [image] * is_listed
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+async def test_another_key_of_a_did_takes_its_name_unless_the_account_gave_the_did_up(
+    mediator: Mediator, *, is_given_up: bool
+) -> None:
+    name, said = STRANGER.name, msgspec.structs.replace(SAID, peer_did=STRANGER.long)
+    await mediator.keylists.enrol(OLD, COMMAND, said, [name])
+    if is_given_up:
+        await mediator.rotate(NEW_PEER, OLD)
+    # Packed with that key, the DID is an identity of its own.
+    refused = await mediator.keylists.enrol(name, COMMAND, said, [name])
+    assert refused is (Refusal.KEY_TAKEN if is_given_up else None)
+    assert await mediator.owner(name) == (OLD if is_given_up else name)
+    assert await mediator.has(OLD, name) == ([name] if is_given_up else [])
