@@ -23,6 +23,8 @@ from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.peer_documents import resolve
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.dispatch.gateway import Gateway
@@ -153,10 +155,11 @@ class QueueEndpoint:
 
 
 async def account_of(identities: Identities, did: str) -> dict[str, str]:
-    """``account``: the agent that a DID speaks for, or that has registered it; empty for none.
+    """``account``: the agent that a DID speaks for, that has registered it or a key in it, or none.
 
     An account is the identity of one DID alone, while a wallet has many and may spell each at
-    length: all of them lead to the account by their names (``recipient_names``).
+    length. Those that it registered lead to the account by their names (``recipient_names``); that
+    of its connection in DIDComm v1 has the key in its document.
     """
     spoken = await identities.find_account(did, b"")
     if isinstance(spoken, AccountFound) and spoken.account_did:
@@ -166,6 +169,11 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
         found = await identities.ask(key_target(each), FindKeyOwner(), b"", KeyOwner)
         if isinstance(found, KeyOwner):
             return {"account": found.owner_did}
+    document = resolve(did)
+    for own in () if document is None else map(did_key, document.recipient_keys):
+        known = await identities.find_account(own, b"")
+        if isinstance(known, AccountFound) and known.connected:
+            return {"account": own}
     return {}
 
 

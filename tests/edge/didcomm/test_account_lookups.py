@@ -13,8 +13,9 @@ from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
 from http_edge.clients.didcomm import Wallet2
 from http_edge.clients.didcomm.connection import DidMethod2
+from http_edge.clients.didcomm.handshake import DidMethod
 from http_edge.clients.didcomm.pickup import delivered
-from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.didcomm.identities import Identities, speaker
@@ -113,6 +114,17 @@ async def test_operators_find_the_account_of_any_did_that_a_wallet_has_registere
             answer = await network.mediator.operate(f"{path}?{query}", method)
             assert (answer.json["known"], answer.json["account"]) == (False, account), path
     assert (await wallet.status()).message_count == 0
+
+
+@pytest.mark.parametrize("did_method", ["peer4", "peer2"])
+async def test_operators_find_the_account_of_the_did_of_an_older_connection(
+    network: WalletNetwork, did_method: DidMethod
+) -> None:
+    wallet = await network.connect(did_method=did_method)
+    account = did_key(wallet.connection.key.public)
+    for did in (wallet.connection.did, did_key_reference(wallet.connection.key.public)):
+        answer = await network.mediator.operate(f"/queues?did={quote(did, safe='')}")
+        assert (answer.json["known"], answer.json["account"]) == (False, account), did
 
 
 async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletNetwork) -> None:
