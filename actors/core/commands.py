@@ -319,7 +319,8 @@ class DeliverMessages(CommandBase, frozen=True):
     ``lease_ms`` and pushed whole while it holds less than ``bytes_max``. ``implicit``: refused
     while another session holds implicit pickup or, if none does, the live mode. ``waits_for_turn``:
     a large answer hands nothing out (``replies.Delivery``); the edge asks again without this when
-    it may read one.
+    it may read one. ``sets_aside``: the session gives up what it has leased, and no session holds
+    these messages until ``lease_ms`` is over.
     """
 
     session: str
@@ -334,6 +335,7 @@ class DeliverMessages(CommandBase, frozen=True):
     live: bool = False
     implicit: bool = False
     waits_for_turn: bool = False
+    sets_aside: bool = False
 
 
 class RemoveMessages(CommandBase, frozen=True):

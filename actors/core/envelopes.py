@@ -26,7 +26,7 @@ from actors.core.commands import (
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
 from actors.core.identity import Depth, Identity, QueuedMessage
-from actors.core.leases import HELD_BACK, Lease
+from actors.core.leases import HELD_BACK, SET_ASIDE, Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import is_full, removal, removals
 from actors.core.refusals import Refusal
@@ -71,8 +71,10 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
         available=standing.available - sum(i not in context.leases for i in ids),
         last_delivered_ms=context.now_ms,
         version=standing.version + 1,
+        set_aside=standing.set_aside + (len(ids) if command.sets_aside else 0),
     )
-    lease = Lease(command.session, context.now_ms + command.lease_ms)
+    session = SET_ASIDE if command.sets_aside else command.session
+    lease = Lease(session, context.now_ms + command.lease_ms)
     refs = msgspec.structs.replace(refs, state=after)
     return Accepted(refs, [delivered], leasing=Leasing(ids, lease), looked_at=looked_at)
 
@@ -175,6 +177,7 @@ def queue_state(
         live=bool(context.live.session) if live is None else live,
         version=state.version + (1 if gone else 0),
         held_back=leased.count(HELD_BACK),
+        set_aside=leased.count(SET_ASIDE),
     )
 
 

@@ -18,6 +18,9 @@ import msgspec
 HELD_BACK: Final = "held back"
 """The session in the lease of a message that its sender delays."""
 
+SET_ASIDE: Final = "set aside"
+"""The session in the lease of a message that its recipient's endpoint did not accept."""
+
 LEASE_MS_MAX: Final = 3_600_000
 """No setting allows a longer lease."""
 

@@ -230,8 +230,9 @@ class QueueState(_Reply, frozen=True):
     """The state of a queue of envelopes. Times are Unix milliseconds, 0 for never.
 
     ``messages`` and ``bytes`` count all waiting envelopes; ``available`` counts those not leased,
-    and ``held_back`` those that their senders delay. ``oldest_ms`` and ``newest_ms`` are the times
-    of waiting envelopes. ``version`` is the identity's.
+    ``held_back`` those that their senders delay, and ``set_aside`` those that an endpoint did not
+    accept. ``oldest_ms`` and ``newest_ms`` are the times of waiting envelopes. ``version`` is the
+    identity's.
     """
 
     messages: int
@@ -246,6 +247,7 @@ class QueueState(_Reply, frozen=True):
     live: bool
     version: int
     held_back: int = 0
+    set_aside: int = 0
 
 
 class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):

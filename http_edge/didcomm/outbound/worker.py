@@ -115,14 +115,20 @@ class DeliveryQueue:
     """The tasks of workers that lease nothing and may be cancelled for another agent; those that
     have waited for longest first."""
 
-    async def lease(
-        self, did: str, session: str, limit: int, lease_ms: int, ids: list[str] | None = None
-    ) -> Delivery | Refusal:
-        """Lease up to ``limit`` messages of the agent to ``session``; only ``ids`` if given."""
-        command = DeliverMessages(
-            session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=ids
-        )
+    async def lease(self, did: str, session: str, limit: int, lease_ms: int) -> Delivery | Refusal:
+        """Lease up to ``limit`` messages of the agent to ``session``."""
+        command = DeliverMessages(session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms)
         return await self.identities.ask_unprompted(did, command, Delivery)
+
+    async def set_aside(self, did: str, session: str, ids: list[str]) -> bool:
+        """Have no session hold these messages for a long time; return whether any was leased."""
+        command = DeliverMessages(
+            *(session, CHANNEL, len(ids), _BATCH_BYTES_MAX, ASIDE_MS),
+            message_ids=ids,
+            sets_aside=True,
+        )
+        delivery = await self.identities.ask_unprompted(did, command, Delivery)
+        return not isinstance(delivery, Refusal) and bool(delivery.messages)
 
     async def learn(self, routing_keys: Sequence[str]) -> bool:
         """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed.
@@ -178,8 +184,8 @@ class DeliveryWorker:
         self._refusals = 0
         self._accepted: dict[str, None] = {}
         self._removing: asyncio.Task[bool] | None = None
-        self._aside: list[tuple[int, int]] = []
-        """Refused messages under lease: the end of the lease (Unix ms), and their number."""
+        self._aside: list[int] = []
+        """When the messages that were set aside can be tried again (Unix ms)."""
         self._patience_until_ms = 0
         self._others_s = queue.settings.retry_s_min
 
@@ -224,8 +230,7 @@ class DeliveryWorker:
             case _Round.NOTHING | _Round.GONE if self._woken.is_set():
                 pass  # a message or an endpoint may have come after the queries
             case _Round.NOTHING if self._aside:
-                until_ms = min(until_ms for until_ms, _ in self._aside)
-                await self._sleep(self._woken, (until_ms - self._queue.clock()) / 1000)
+                await self._sleep(self._woken, (min(self._aside) - self._queue.clock()) / 1000)
             case _Round.FAILED:
                 self._failures += 1
                 name, longest_s = f"{self._queue.edge} {self.did}", settings.retry_s_max
@@ -276,7 +281,7 @@ class DeliveryWorker:
         now_ms = self._queue.clock()
         # If the clock was set back, the host has its leases end earlier by as much.
         latest_ms = now_ms + ASIDE_MS
-        self._aside = [(min(end, latest_ms), n) for end, n in self._aside if end > now_ms]
+        self._aside = [min(end, latest_ms) for end in self._aside if end > now_ms]
         if state.live or not state.available:
             return _Round.NOTHING
         if self._others_deliver(state, now_ms):
@@ -303,8 +308,7 @@ class DeliveryWorker:
 
     def _others_deliver(self, state: QueueState, now_ms: int, leased: int = 0) -> bool:
         """Say whether another session holds messages, for no longer yet than a delivery takes."""
-        own = leased + sum(count for _, count in self._aside)
-        if state.messages - state.available - state.held_back <= own:
+        if state.messages - state.available - state.held_back - state.set_aside <= leased:
             self._patience_until_ms = 0
             return False
         latest_ms = now_ms + self._lease_ms  # by a clock that was set back as well
@@ -420,7 +424,10 @@ class DeliveryWorker:
             await self._queue.release(self.did, session)
             return DeliveryOutcome.REFUSED
         if refused:
-            await self._set_aside(session, refused)
+            # Later messages can be delivered meanwhile, by other edges as well.
+            until_ms = self._queue.clock() + ASIDE_MS
+            if await self._queue.set_aside(self.did, session, [*refused]):
+                self._aside.append(until_ms)
         if not await self._remove_accepted():
             return _Round.FAILED
         if refused and not delivered:
@@ -460,13 +467,6 @@ class DeliveryWorker:
             return await asyncio.gather(
                 ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
             )
-
-    async def _set_aside(self, session: str, refused: Sequence[str]) -> None:
-        """Lease refused messages for a long time, so that later messages can be delivered."""
-        until_ms = self._queue.clock() + ASIDE_MS
-        again = await self._queue.lease(self.did, session, len(refused), ASIDE_MS, [*refused])
-        if not isinstance(again, Refusal) and again.messages:
-            self._aside.append((until_ms, len(again.messages)))
 
     def _accept(self, message_id: str) -> None:
         self._accepted[message_id] = None

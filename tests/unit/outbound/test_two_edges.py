@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from actors.core.commands import DeliverMessages, ReleaseLeases
+from aiohttp import web
+
+from actors.core.commands import DeliverMessages, ReleaseLeases, RemoveMessages
 from tests.unit.outbound.agent_host import AgentHost, Gate
 from tests.unit.outbound.delivery_network import ALICE, DeliveryNetwork, envelopes, idle
 
@@ -36,3 +38,23 @@ async def test_an_edge_gives_back_what_it_has_leased_behind_a_delivery_that_bega
     assert agents.received == envelopes(2)
     assert agents.under_way_most == 1
     assert await network.waiting(ALICE) == 0
+
+
+async def test_what_one_edge_has_set_aside_holds_up_no_delivery_of_another(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    (bad, good), (later,) = envelopes(2), envelopes(1, first=2)
+
+    async def refuses(envelope: bytes) -> web.StreamResponse:
+        return web.Response(status=400 if envelope == bad else 200)
+
+    agents.answer = refuses
+    await network.connect(ALICE, agents.url(), queued=[bad, good])
+    network.workers(agents.lookup, wakes=ALICE)
+    await network.identities().answered(DeliverMessages, 2)
+    await network.identities().answered(RemoveMessages)
+    assert (await network.state(ALICE)).messages == 1
+    await network.queue(ALICE, later)
+    await idle(network.workers(agents.lookup, edge="edge-1", wakes=ALICE))
+    assert agents.received == [bad, good, later]
+    assert await network.waiting(ALICE) == 1
