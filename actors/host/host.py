@@ -155,7 +155,7 @@ class Host:
             # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
         if failed is not None:
-            if failed is Refusal.NOT_OWNER:
+            if failed is Refusal.NOT_OWNER or transaction.is_empty:
                 self._nonces.give_back(transaction)
             return [Refused(failed)] * len(items), [], []
         replies = self._pages.replies(transaction, outcomes)

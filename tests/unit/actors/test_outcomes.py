@@ -431,3 +431,23 @@ def test_a_failure_pushes_nothing_and_the_sessions_stay(faulty: FaultyLog) -> No
     faulty.plan(FailNext())
     assert pushed(owner, submission(ME, MESSAGE, sender=FRIEND)) == []
     assert len(pushed(owner, submission(ME, MESSAGE, sender=FRIEND))) == 1
+
+
+def test_what_has_no_effect_may_be_sent_again_if_it_was_not_proven_who_owns_its_partition(
+    log: EventLog,
+) -> None:
+    class Away(FaultyLog):
+        away: UUID | None = None
+
+        def read_stream(self, stream: UUID, **bounds: Any) -> Sequence[StoredEvent]:
+            if stream == self.away:
+                raise LogUnavailable("planned")
+            return super().read_stream(stream, **bounds)
+
+    faulty, query = Away(log), submission(ME, QueryMessages(ALL))
+    owner = host(faulty)
+    faulty.away = partition_stream(shard_of(ME, SHARDS))
+    assert run(owner, query) == [UNAVAILABLE]
+    faulty.away = None
+    assert run(owner, query) == [Refused(Refusal.UNAUTHORIZED_COMMAND)]
+    assert run(owner, query) == [Refused(Refusal.DUPLICATE_NONCE)]
