@@ -167,7 +167,7 @@ def _refuse_archived(settings: Settings) -> None:
     with closing(opened_to_read(settings)) as log:
         if SEAM in log.settings():
             why = "rows have left the log for an archive, which is not where the settings say"
-            raise Stop(Exit.USAGE, why, f"Name it with --set export.to. {_FROM_BOTH}")
+            raise Stop(Exit.USAGE, why, f"{_FROM_BOTH} --to PLACE")
 
 
 def _names_erased(settings: Settings) -> dict[str, Any]:

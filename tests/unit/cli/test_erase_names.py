@@ -60,4 +60,4 @@ def test_of_a_log_whose_rows_have_left_no_names_leave_without_its_archive(
         log.mark(SEAM, "the seam")
     ran = run("log", "erase-names", "--data-dir", str(tmp_path / "data"))
     assert ran.code == Exit.USAGE
-    assert "export.to" in ran.err
+    assert "poste export compact --to PLACE" in ran.err
