@@ -11,8 +11,9 @@ A pass reads the rows in order and changes those that name an erased identity. I
 Of an identity that has come back, names leave the rows up to the end of its last erasure; only the
 row of a DID that was never let go and so speaks for it again keeps them. From a keylist that no
 longer has a key of this name, the name leaves all rows, in one transaction if they are no more than
-a thousand: between two, a row that added the key has lost the name, and the row that removed it not
-yet. A DID that speaks for an account again after its own erasure counts as come back.
+a thousand. Between two of them a row that added the key has lost the name, and the row that removed
+it not yet, only if the rows of several such keys overlap. A DID that speaks for an account again
+after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -23,7 +24,7 @@ appends and beside another pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -234,8 +235,7 @@ class NameErasure:
         for notification in page:
             changes += self._take(notification)
             self.reached = notification.id
-        for start in range(0, len(changes), _ROWS):
-            batch = changes[start : start + _ROWS]
+        for batch in _batches(changes):
             self._log.change_rows(batch)
             self.changed += len(batch)
         return bool(self._keylists) or (bool(page) and self._is_left)
@@ -410,6 +410,24 @@ class NameErasure:
             else:
                 listed.clear()
         return not listed.isdisjoint(self.erased)
+
+
+def _batches(changes: Sequence[ChangedRow]) -> Iterator[Sequence[ChangedRow]]:
+    """Changes in transactions of up to ``_ROWS``, in their order.
+
+    Within a keylist with more rows each ends, if there is such a row, behind one that leaves none
+    of the names in the list: the rest may be done by a later pass.
+    """
+    while changes:
+        count, listed = min(len(changes), _ROWS), set[bytes]()
+        for number, row in enumerate(changes[:_ROWS] if len(changes) > _ROWS else (), 1):
+            names = erased_names(TOPIC_BY_TYPE[KeylistUpdated], row.after)
+            listed.difference_update(names.get("removed", ()))
+            listed.update(names.get("added", ()))
+            if not listed:
+                count = number
+        yield changes[:count]
+        changes = changes[count:]
 
 
 def _without_bytes(name: Any) -> Any:

@@ -202,3 +202,27 @@ def test_a_pass_that_is_killed_at_any_change_changes_nothing_that_others_have(
     listing = log.stream_rows(identity_stream(OTHER), topics=topics_of(KeylistUpdated))
     assert [GONE.encode() in row.state for row in listing[1:]] == [False, False]
     assert take_out_names(log) == 0
+
+
+def test_a_pass_that_is_killed_within_a_long_keylist_leaves_no_key_there_that_was_given_up(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_erasure, "_ROWS", 3)
+    mediator = settled(log)
+    for _ in range(3):
+        (key,) = register(mediator, STAYS, GONE)
+        give_up = unclaimed(STAYS, UpdateKeylist([], [GONE]))
+        run(mediator.host, give_up, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)))
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    erase(mediator, GONE)
+    before, killed = others(log), 0
+    while True:
+        try:
+            take_out_names(KilledLog(log, 1, is_done=False))
+        except KilledError:
+            killed += 1
+        else:
+            break
+        assert others(log) == before
+    assert killed > 2
+    assert "keylist-updated.1" not in naming(log, GONE.encode())
