@@ -13,6 +13,7 @@ import msgspec
 from actors.core.partitioning import is_shard
 
 _OF_SHARD: Final = "/"
+_OF_DEDICATED: Final = "own-"
 
 
 def first_id(partition: str, epoch: int) -> str:
@@ -20,7 +21,13 @@ def first_id(partition: str, epoch: int) -> str:
 
     The ids of a dedicated identity never equal those of its shard.
     """
-    return str(epoch) if is_shard(partition) else f"own-{epoch}"
+    return str(epoch) if is_shard(partition) else f"{_OF_DEDICATED}{epoch}"
+
+
+def begun_by(sessions: str) -> int:
+    """The epoch of the claim that sessions with this id began with; 0 if the id does not say it."""
+    epoch = sessions.removeprefix(_OF_DEDICATED)
+    return int(epoch) if epoch.isdecimal() else 0
 
 
 def handed_out_id(of_shard: str, fresh: str) -> str:

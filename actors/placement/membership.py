@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from actors.core.placement_table import HostHoldings, PartitionOwner
+from actors.core.placement_table import HostHoldings, PartitionOwner, begun_by
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.host_finder import HostFinder
 from actors.host.port import (
@@ -249,7 +249,9 @@ class Membership:
             owner = self._owners.get(partition)
             if partition in self._moving:
                 continue
-            if owner is None or owner.host == name or not self.lives(owner.host):
+            # A host that claims it because the owner is silent begins new sessions.
+            is_newer = owner is not None and 0 < begun_by(owner.sessions) < begun_by(sessions)
+            if owner is None or is_newer or owner.host == name or not self.lives(owner.host):
                 self._owners[partition] = PartitionOwner(name, sessions)
             else:
                 strays.append(partition)

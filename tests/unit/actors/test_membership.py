@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.core.partitioning import HOST_PREFIX
-from actors.host.port import A, HostQuestion, OwnerPort, QueryHoldings
+from actors.host.port import A, AdoptPartitions, HostQuestion, OwnerPort, QueryHoldings
 from actors.host.tasks import Tasks
 from actors.placement.membership import Membership
 from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, HostsOfKind, LocalCluster
@@ -89,3 +89,24 @@ async def test_a_report_from_before_a_move_that_arrives_after_it_changes_nothing
     assert membership.owners[SHARD].host == to
     assert len(membership.owners) == len(SHARDS)
     assert len(pair.steps) == steps
+
+
+async def test_a_placer_that_knows_nothing_believes_the_later_of_two_claims(
+    pair: LocalCluster,
+) -> None:
+    hosts, tasks = HostsOfKind(pair, HOST_PREFIX, 0), Tasks()
+    owners = {s: owner.host for s, owner in (await pair.whole_table()).owners.items()}
+    first, second = sorted(await hosts.names())
+    stale = [next(s for s in SHARDS if owners[s] == host) for host in (first, second)]
+    for shard, other in zip(stale, (second, first), strict=True):  # as its host did not answer
+        await hosts.port(other).ask(AdoptPartitions([shard], None))
+    membership = Membership(hosts, set[str](), tasks, silent_s_max=SILENT_S)
+    for now_s in (0.0, 0.5):
+        await membership.ask(now_s)
+        await tasks.finish()
+    assert [membership.owners[shard].host for shard in stale] == [second, first]
+    held = [(await hosts.port(name).ask(QueryHoldings())).shards for name in (first, second)]
+    assert [[shard in shards for shard in stale] for shards in held] == [
+        [False, True],
+        [True, False],
+    ]
