@@ -77,7 +77,8 @@ class Limits(Section):
     Longer than the 60 s of common proxies, so that the proxy closes first."""
     did_bytes_max: int = Field(default=2 * KIB, ge=256, le=64 * KIB)
     """One DID. A did:decentrl with an alias of 256 bytes needs about 800; DIDs are kept in caches
-    and indexes."""
+    and indexes. With a log in PostgreSQL at most 2,600 in a cluster and where identities are
+    dedicated: the names of their hosts have the DIDs."""
     page_size_max: int = Field(default=1_000, ge=1, le=100_000)
     """Largest page_size of a query. A larger one is refused, never reduced, because clients rely on
     the size that they asked for."""

@@ -75,6 +75,9 @@ _SQLITE_APPEND_S_MAX: Final = 30
 """An append waits for other processes as long as SQLite's busy time-out (``sqlite_connections``),
 before that perhaps for a removal in its own process that waits as long, and takes its own time. The
 rest is for its decision (``DECISION_S_MAX``)."""
+_DEDICATED_DID_BYTES_MAX: Final = 2_600
+"""The name of a dedicated host has the DID and the node, and PostgreSQL's index of names takes no
+more than 2,692 bytes of one."""
 
 
 class Settings(Section):
@@ -159,7 +162,7 @@ class Settings(Section):
         return self
 
     def _require_dedicable(self) -> None:
-        """Refuse to dedicate more identities than may be, or a bound that leaves a database none.
+        """Refuse to dedicate more identities than may be, or where bounds keep some from it.
 
         Of several databases one may still have too few places for those that are named; its placer
         then says so.
@@ -172,6 +175,10 @@ class Settings(Section):
         if self.has_placer and 0 < most < len(databases):
             expected = f"0, or {len(databases)} at least, one for each database of the log"
             raise unfit(name, expected)
+        is_long = self.limits.did_bytes_max > _DEDICATED_DID_BYTES_MAX
+        if self.has_placer and is_long and not self.log_dsn.startswith("sqlite:"):
+            expected = f"at most {_DEDICATED_DID_BYTES_MAX:_} for dedicated hosts in PostgreSQL"
+            raise unfit("limits.did_bytes_max", expected)
 
     def _require_settled(self) -> None:
         """Refuse appends, or clocks of nodes, by which an export is called complete too early."""

@@ -62,6 +62,31 @@ def test_identities_that_could_have_no_dedicated_host_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({}, True),
+        ({"placement": "dedicated"}, False),
+        ({"node_address": "10.0.0.1"}, False),
+        ({"placement": "dedicated", "log": "sqlite:///srv/log.db"}, True),
+        ({"placement": "dedicated", "limits.did_bytes_max": "2600"}, True),
+    ],
+)
+def test_a_did_that_no_row_of_a_dedicated_host_can_name_is_refused(
+    given: dict[str, str], *, fits: bool
+) -> None:
+    given = {"log": "postgresql://db/log", "limits.did_bytes_max": "2601"} | given
+    if fits:
+        load_settings(given, {})
+        return
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(given, {})
+    assert str(refused.value) == (
+        "limits.did_bytes_max from command line:"
+        " expected at most 2_600 for dedicated hosts in PostgreSQL"
+    )
+
+
+@pytest.mark.parametrize(
     ("smaller", "larger", "bytes_max", "divided"),
     [
         ("limits.contract_bytes_max", "limits.contracts_bytes_max", 64 * KIB, ""),
