@@ -477,7 +477,6 @@ class DeliveryWorker:
         """Remove all accepted messages from the queue; False if that failed."""
         if self._removing is not None:
             await self._removing
-            self._removing = None
         return await self._remove()
 
     async def _remove(self) -> bool:

@@ -113,7 +113,7 @@ class ServiceAccount:
         try:
             self._file = msgspec.json.decode(content, type=_File)
             key = load_pem_private_key(self._file.private_key.encode(), password=None)
-        except (msgspec.DecodeError, ValueError, TypeError, UnsupportedAlgorithm):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, RSAPrivateKey):
             # Without a cause, which may quote the secret.

@@ -147,7 +147,6 @@ class PushService:
             self._respect(response)
             try:
                 read = await response.content.readexactly(_ANSWER_BYTES_MAX)
-                response.close()
             except asyncio.IncompleteReadError as error:
                 read = error.partial
             return Answer(response.status, read)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.outbound.agent_host import AgentHost, agent_host
-from tests.unit.outbound.delivery_network import DeliveryNetwork, delivery_network
+from tests.unit.outbound.delivery_network import DeliveryNetwork, delivery_network, errors
 
 
 @pytest.fixture
@@ -17,7 +17,10 @@ async def agents() -> AsyncIterator[AgentHost]:
 
 
 @pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[DeliveryNetwork]:
-    """Queues and delivery workers."""
+async def network(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[DeliveryNetwork]:
+    """Queues and delivery workers, none of which fails."""
     async with delivery_network(tmp_path) as running:
         yield running
+    assert errors(caplog) == []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from actors.core.commands import (
     Connect,
@@ -18,6 +21,7 @@ from actors.core.commands import (
     PurgeQueue,
     QueryQueue,
     QueueEnvelopes,
+    ReleaseLeases,
     StartLive,
 )
 from actors.core.replies import (
@@ -171,6 +175,10 @@ class DeliveryNetwork:
         assert isinstance(delivery, Delivery), delivery
         assert len(delivery.messages) == limit
 
+    async def give_back(self, did: str, session: str) -> None:
+        """Another session ends its leases."""
+        assert await self.identities().ask(did, ReleaseLeases(session), _KEY, Done) == Done()
+
     async def begin_to_speak(self, did: str, account: str) -> None:
         """The agent's own account ends, and its DID is to speak for another one."""
         ask, at_s = self.identities().ask, self.now_ms // 1000
@@ -208,6 +216,12 @@ async def idle(workers: DeliveryWorkers) -> None:
         while workers._tasks:
             await asyncio.wait(workers._tasks)
     assert workers.figures()["agents"] == 0
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a test and its end have logged as errors, such as the failure of a task."""
+    records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    return [each.getMessage() for each in records if each.levelno >= logging.ERROR]
 
 
 @asynccontextmanager

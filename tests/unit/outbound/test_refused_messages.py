@@ -104,6 +104,20 @@ async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
     assert agents.received == envelopes(1) * TRIES
 
 
+async def test_a_message_that_is_gone_before_it_is_set_aside_is_waited_for_no_longer(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async def purge_at_last(_: bytes) -> web.StreamResponse:
+        if len(agents.received) == TRIES:
+            await network.purge(ALICE)
+        return web.Response(status=400)
+
+    agents.answer = purge_at_last
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    await idle(network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE))
+    assert agents.received == envelopes(1) * TRIES
+
+
 async def test_a_refused_message_holds_up_no_other_when_the_clock_is_set_back(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
@@ -198,6 +212,7 @@ async def test_an_endpoint_that_is_missing_for_a_moment_gets_everything_without_
     await idle(workers)
     assert agents.accepted == [sent[2], sent[0], sent[1], sent[3]]
     assert await network.waiting(ALICE) == 0
+    assert ReleaseLeases not in network.identities().counts
 
 
 async def test_what_failed_for_a_moment_is_not_sent_again_by_an_edge_that_ends(
@@ -265,6 +280,33 @@ async def test_an_endpoint_that_stops_in_the_middle_gets_the_rest_in_order(
     await idle(workers)
     assert agents.accepted == sent
     assert agents.received == [*sent, *sent[1:]]
+
+
+async def test_a_message_that_is_refused_at_last_after_other_failures_holds_up_no_other(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    bad, good = envelopes(2)
+
+    async def refuse_at_last(envelope: bytes) -> web.StreamResponse:
+        code = 503 if len(agents.received) <= _TRIES_MAX else 400
+        return web.Response(status=code if envelope == bad else 200)
+
+    agents.answer = refuse_at_last
+    await network.connect(ALICE, agents.url(), queued=[bad, good])
+    network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
+    await agents.has(_TRIES_MAX + 2)
+    assert agents.received == [*[bad] * (_TRIES_MAX + 1), good]
+
+
+async def test_a_refused_message_is_out_of_the_way_though_a_later_one_fails(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    sent = envelopes(3)
+    agents.answer = in_turn(400, 200, 503)
+    await network.connect(ALICE, agents.url(), queued=sent)
+    network.workers(agents.lookup, retry_s_min=0.01, wakes=ALICE)
+    await agents.has(4)
+    assert agents.received == [*sent, sent[2]]
 
 
 async def test_an_endpoint_that_is_not_reached_is_tried_with_one_message_alone_however_long(

@@ -38,7 +38,9 @@ def test_an_endpoint_that_moves_to_another_network_counts_there_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_set_only_a_largest_network_forgets(seed: int) -> None:
+def test_whatever_is_set_only_a_largest_network_forgets_and_of_an_empty_one_nothing_is_left(
+    seed: int,
+) -> None:
     random, endpoints = Random(seed), RememberedEndpoints(30)  # noqa: S311
     kept: dict[str, str] = {}
     for _ in range(2_000):
@@ -53,3 +55,8 @@ def test_whatever_is_set_only_a_largest_network_forgets(seed: int) -> None:
             assert sizes[kept[each]] == max(sizes.values())
             assert each == next(name for name, where in kept.items() if where == kept[each])
             del kept[each]
+        networks = set(kept.values())
+        assert endpoints._in.keys() == networks
+        assert sorted(each for names in endpoints._by_size.values() for each in names) == sorted(
+            networks
+        )

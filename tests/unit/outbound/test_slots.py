@@ -204,17 +204,36 @@ async def test_an_endpoint_that_is_slow_gives_its_slot_to_others(agents: AgentHo
 
 async def test_a_delivery_that_became_slow_gives_its_slow_slot_back() -> None:
     slots = Slots(Outbound(slow_s=0.05, in_flight_slow_max=1))
-    for agent in ("a", "b"):  # the second one could not become slow without the slot of the first
+    # The second one could not become slow without the slot of the first, which is slow once more.
+    for agent in ("a", "b", "a"):
         answer = asyncio.Event()
         async with slots.turn(agent, "endpoint") as turn:
             await turn.take(["192.0.2.1"])
             late = asyncio.create_task(turn.timed(answer.wait()))
             async with asyncio.timeout(WAIT_S):
-                while turn.responsiveness is Responsiveness.NEW:  # noqa: ASYNC110 - no event of it
+                while not turn._late:  # noqa: ASYNC110 - no event of it
                     await asyncio.sleep(0)
             answer.set()
             assert await late
     assert not any(slot.locked() for slot in slots.of(Responsiveness.SLOW, ()))
+
+
+async def test_work_that_is_given_up_has_ended_before_its_slots_are_given_back() -> None:
+    slots, ended = Slots(Outbound(slow_s=0.05, in_flight_slow_max=1)), asyncio.Event()
+    for slot in slots.of(Responsiveness.SLOW, ()):
+        await slot.acquire("another")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    async with slots.turn("agent", "endpoint") as turn:
+        await turn.take(["192.0.2.1"])
+        assert await turn.timed(work()) is None
+        assert ended.is_set()
 
 
 async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_slow(

@@ -80,3 +80,20 @@ async def test_an_agent_that_took_the_place_of_another_has_one_try_until_the_lon
     assert sum(isinstance(each, QueryConnection) for each in identities.seen) == 2
     goes_on(6_000)
     await identities.answered(ReleaseLeases, 3)
+
+
+async def test_an_agent_whose_worker_starts_again_before_its_last_one_has_ended_has_one_worker(
+    network: DeliveryNetwork,
+) -> None:
+    async with agent_host(running=False) as down:
+        carol = did_key(raw_key(3))
+        for did in (ALICE, BOB, carol):
+            await network.connect(did, down.url(), queued=envelopes(1))
+        workers = network.workers(down.lookup, agents_max=2)
+        workers.found_waiting([ALICE, BOB])
+        await network.identities().answered(ReleaseLeases, 2)
+        await network.state(ALICE)  # by the time of an answer both sleep
+        workers.wake(carol)  # in place of Alice's
+        workers.wake(ALICE)  # in place of Bob's
+        await asyncio.sleep(0)
+        assert [*workers._agents] == [carol, ALICE]

@@ -372,6 +372,27 @@ async def test_patience_with_another_session_ends_though_the_clock_is_set_back(
     assert agents.received == envelopes(1, first=1)
 
 
+async def test_each_lease_of_another_session_is_waited_for_anew(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    agents.answer = gate = Gate()
+    workers = await _behind_a_wallet(network, agents)
+    network.now_ms += 6_000
+    await network.give_back(ALICE, "a wallet")
+    await agents.has(1)
+    network.now_ms += 8_000
+    await network.queue(ALICE, *envelopes(2, first=2))
+    await network.lease(ALICE, "a wallet", 1)
+    gate.released.set()
+    await agents.has(2)
+    looked = network.identities().counts[QueryQueue]
+    await network.identities().answered(QueryQueue, looked + 3)
+    assert agents.received == envelopes(2)
+    network.now_ms += 15_000
+    await idle(workers)
+    assert agents.received == [*envelopes(2), *envelopes(1, first=3)]
+
+
 class Patience:
     """A worker that waits for the first of two messages, leased elsewhere, as time is let pass."""
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
 )
@@ -31,8 +32,8 @@ def account_key() -> RSAPrivateKey:
     return generate_private_key(65_537, 2_048)
 
 
-def pem(key: Any) -> str:
-    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def pem(key: Any, encryption: KeySerializationEncryption = NoEncryption()) -> str:  # noqa: B008
+    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
     return text.decode()
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.private_files import KeyFileRefused
@@ -33,11 +34,15 @@ def google(host: AgentHost, tmp_path: Path, clock: HandClock) -> Google:
     return Google(host, tmp_path, clock)
 
 
-async def test_a_message_has_the_number_a_text_for_all_and_nothing_else(google: Google) -> None:
+async def test_a_message_has_the_number_a_text_for_all_and_nothing_else(
+    google: Google, host: AgentHost
+) -> None:
     gateway = google.gateway()
     assert gateway.channels == {"fcm"}
     assert await gateway.send(ANDROID) is SENT
     await gateway.close()
+    kinds = [request.content_type for request in host.requests]
+    assert kinds == ["application/x-www-form-urlencoded", "application/json"]
     (body,) = google.messages
     assert orjson.loads(body) == {
         "message": {
@@ -247,6 +252,7 @@ async def test_without_an_access_token_nothing_is_sent_and_the_next_notification
         {"type": "authorized_user"},
         {"private_key": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"},
         {"private_key": pem(generate_private_key(SECP256R1()))},
+        {"private_key": pem(account_key(), BestAvailableEncryption(b"a password"))},
         {"project_id": "../other"},
         {"token_uri": "file:///etc/passwd"},
         {"client_email": None},

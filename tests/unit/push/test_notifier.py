@@ -10,6 +10,7 @@ import pytest
 
 from actors.core.commands import (
     PushDevice,
+    QueryPushDevice,
     QueryQueue,
     QueueEnvelopes,
     RemoveMessages,
@@ -29,6 +30,7 @@ from tests.unit.outbound.delivery_network import (
     DeliveryNetwork,
     delivery_network,
     envelopes,
+    errors,
     raw_key,
 )
 from tests.unit.push.pauses import Pauses
@@ -49,12 +51,15 @@ async def connect(network: DeliveryNetwork, did: str, device: PushDevice) -> Non
 
 
 @pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[DeliveryNetwork]:
-    """Two agents with the same device."""
+async def network(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[DeliveryNetwork]:
+    """Two agents with the same device, and no task for them that fails."""
     async with delivery_network(tmp_path) as running:
         for did in (ALICE, BOB):
             await connect(running, did, DEVICE)
         yield running
+    assert errors(caplog) == []
 
 
 @pytest.fixture
@@ -155,19 +160,24 @@ async def test_a_device_is_not_notified_again_of_what_waited_before_the_newest_m
     assert len(host.received) == 1
 
 
+@pytest.mark.parametrize("lost", [QueryQueue, QueryPushDevice])
 async def test_queues_out_of_reach_are_asked_again_and_those_of_no_agent_are_not(
-    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+    network: DeliveryNetwork,
+    host: AgentHost,
+    watch: Watch,
+    pauses: Pauses,
+    lost: type[QueryQueue | QueryPushDevice],
 ) -> None:
     notifier, refused = watch(), network.identities().refused
     await network.queue(ALICE, *envelopes(1))
-    refused[QueryQueue] = Refusal.TEMPORARILY_UNAVAILABLE
+    refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
     notifier.wake(ALICE)
     await pauses.end_next()
     _, ended = await pauses.begun()
-    del refused[QueryQueue]
+    del refused[lost]
     ended.set()
     await host.has(1)
-    refused[QueryQueue] = Refusal.NOT_CONNECTED
+    refused[lost] = Refusal.NOT_CONNECTED
     await pauses.end_next()
     await unwatched(notifier)
 

@@ -186,7 +186,7 @@ async def test_the_first_failure_in_a_row_is_logged_without_secrets(
     async def explain(body: bytes) -> web.StreamResponse:
         return web.Response(status=403, body=b"text of an answer, " + body)
 
-    for answer in (explain, explain, accept, explain):
+    for answer in (explain, explain, accept, accept, explain):
         host.answer = answer
         await gateway.send(ANDROID)
         clock.now_ms += LINES_APART_MS // 2
