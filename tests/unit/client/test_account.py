@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,19 @@ async def test_a_request_in_another_name_is_not_answered(
         bob.read_contract_request(in_bobs_name)
     with pytest.raises(NotAuthentic):
         alice.read_contract_request(waiting)  # it was encrypted for Bob
+
+
+async def test_a_request_that_its_requestor_has_not_signed_is_not_answered(
+    alice: Account, bob: Account
+) -> None:
+    ephemeral = new_key_pair()
+    recipient = resolve(bob.identity.did)
+    assert recipient is not None
+    forger = replace(alice.identity, signing_seed=b"f" * 32)
+    sealed = sealed_request(forger, ephemeral, recipient, LATER_S)
+    waiting = PendingContractRequest("r1", alice.identity.did, sealed, b64encode(ephemeral.public))
+    with pytest.raises(NotAuthentic, match="not signed by its requestor"):
+        bob.read_contract_request(waiting)
 
 
 async def test_an_expired_request_is_not_answered(alice: Account, bob: Account) -> None:

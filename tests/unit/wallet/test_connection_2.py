@@ -69,6 +69,21 @@ def test_a_message_by_another_is_not_taken() -> None:
         CONNECTION.open(packed(STRANGER, delivery([])))
 
 
+def test_a_recipient_takes_no_envelope_for_another_did_and_no_message_in_anothers_name() -> None:
+    recipient, other = (Recipient2(KeyPair.from_seed(s * 32), MEDIATOR.peer2) for s in (b"r", b"o"))
+
+    def sealed(to: str, sender_did: str) -> bytes:
+        message = addressed({"id": "1", "type": "x", "body": {}}, sender_did, to)
+        return V2(STRANGER).seal(message, peer_account(to, STRANGER.peer2))
+
+    _, sender = recipient.unpack(sealed(recipient.did, STRANGER.peer2))
+    assert sender == STRANGER.peer2
+    with pytest.raises(NotAuthentic, match="another DID"):
+        recipient.unpack(sealed(other.did, STRANGER.peer2))
+    with pytest.raises(NotAuthentic, match="another than it says"):
+        recipient.unpack(sealed(recipient.did, MEDIATOR.peer2))
+
+
 def test_nothing_is_sealed_to_a_did_whose_keys_only_sign() -> None:
     method = {
         "id": "#key-1",

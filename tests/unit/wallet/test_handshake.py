@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import aiohttp
 import orjson
 import pytest
@@ -104,6 +106,19 @@ def test_a_response_signed_by_another_key_is_refused(
     mediator.signer = STRANGER
     with pytest.raises(NotAuthentic):
         shaking.accept(Opened(mediator.response(shaking.request()), SERVICE.public))
+
+
+@every_signed_way
+def test_a_response_whose_signature_is_of_other_bytes_is_refused(
+    protocol: HandshakeProtocol, method: DidMethod
+) -> None:
+    shaking, mediator = handshake(protocol, method), Scripted()
+    signed = orjson.dumps(mediator.response(shaking.request()))
+    mediator.signer = STRANGER
+    other = orjson.dumps(mediator.response(shaking.request()))
+    (theirs,), (ours,) = (re.findall(rb'"signature":"([^"]+)"', each) for each in (other, signed))
+    with pytest.raises(NotAuthentic, match="signature of"):
+        shaking.accept(Opened(orjson.loads(signed.replace(ours, theirs)), SERVICE.public))
 
 
 @every_way

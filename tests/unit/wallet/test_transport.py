@@ -80,6 +80,15 @@ async def test_an_http_refusal_is_raised_with_its_status(
     assert (refused.value.status, refused.value.body) == (410, "refused")
 
 
+async def test_an_answer_that_is_too_long_is_not_read_to_its_end(
+    wallet: Wallet, mediator: ScriptedMediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mediator.answer(PING, reply("ping_response"))
+    monkeypatch.setattr(transport, "_ANSWER_BYTES_MAX", 100)
+    with pytest.raises(UnexpectedAnswer, match="more than 100 bytes"):
+        await wallet.ping()
+
+
 async def test_an_http_refusal_names_the_pause_that_the_mediator_asks_for(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
