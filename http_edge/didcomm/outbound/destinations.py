@@ -260,10 +260,7 @@ class Destinations:
     def _is_allowed(self, address: str, port: int) -> bool:
         if may_reach(address, port):
             return True
-        try:
-            parsed = ip_address(address)
-        except ValueError:
-            return False
+        parsed = ip_address(address)
         return any(parsed in network for network in self._settings.allowed_networks)
 
 

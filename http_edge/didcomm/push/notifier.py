@@ -137,7 +137,6 @@ class PushNotifier:
             # In one step with the end of the task, so that no news is given to an ended task.
             if self._tasks.get(did) is asyncio.current_task():
                 del self._tasks[did]
-                self._pausing.pop(did, None)
                 self._news.discard(did)
 
     async def _step(self, did: str, watch: _Watch) -> bool:

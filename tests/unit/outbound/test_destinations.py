@@ -21,6 +21,7 @@ from http_edge.didcomm.outbound.destinations import (
     _session,
     read_endpoint,
 )
+from http_edge.didcomm.outbound.responsiveness import Responsiveness
 from http_edge.dids.addresses import Permitted
 from http_edge.settings.settings import Outbound
 from tests.cut_off import cut_off
@@ -118,8 +119,9 @@ async def test_an_answer_of_the_message_or_of_the_endpoint_is_neither(
 async def test_an_error_that_says_nothing_of_the_message_is_an_endpoint_that_fails(
     agents: AgentHost, code: int
 ) -> None:
-    agents.answer = status(code)
-    assert await deliver(way_out(agents), agents.url()) == [DeliveryOutcome.UNAVAILABLE]
+    agents.answer, destinations = status(code), way_out(agents)
+    assert await deliver(destinations, agents.url()) == [DeliveryOutcome.UNAVAILABLE]
+    assert destinations._slots.responsiveness(f" {agents.url()}") is Responsiveness.NEW
 
 
 @pytest.mark.parametrize("code", [300, 301, 302, 303, 304, 307, 308])
@@ -238,6 +240,21 @@ async def test_of_several_addresses_one_that_works_is_enough(agents: AgentHost) 
     agents.addresses = ["::1", "127.0.0.1"]
     destinations = way_out(agents, permitted=lambda *_: True)
     assert await deliver(destinations, agents.url()) == [DeliveryOutcome.ACCEPTED]
+
+
+async def test_of_very_many_addresses_of_a_name_the_first_four_are_tried(
+    agents: AgentHost,
+) -> None:
+    agents.addresses = [f"127.0.0.{number}" for number in range(1, 7)]
+    destinations = way_out(agents, permitted=lambda *_: True)
+    endpoint = read_endpoint(agents.url())
+    assert endpoint is not None
+    async with destinations.to(endpoint):
+        held = destinations._slots._pools[Responsiveness.NEW].at.keys()
+        assert {each for each in held if each[0].isdigit()} == {
+            *agents.addresses[:4],
+            "127.0.0.0/24",
+        }
 
 
 async def test_a_name_that_does_not_resolve_has_no_address(agents: AgentHost) -> None:
