@@ -261,16 +261,19 @@ async def test_a_name_that_does_not_resolve_has_no_address(agents: AgentHost) ->
     async def nowhere(_host: str, _port: int) -> Sequence[str]:
         raise OSError("Name or service not known")
 
-    assert await deliver(Destinations(Outbound(), lookup=nowhere), agents.url()) is None
+    destinations = Destinations(Outbound(), lookup=nowhere)
+    assert await deliver(destinations, agents.url()) is None
+    assert destinations._slots.responsiveness(f" {agents.url()}") is Responsiveness.NEW
 
 
-async def test_a_name_service_that_never_answers_is_given_up(agents: AgentHost) -> None:
+async def test_a_name_service_that_never_answers_is_given_up_and_slow(agents: AgentHost) -> None:
     async def silent(_host: str, _port: int) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
 
     destinations = Destinations(Outbound(timeout_s=0.05), lookup=silent)
     assert await deliver(destinations, agents.url()) is None
+    assert destinations._slots.responsiveness(f" {agents.url()}") is Responsiveness.SLOW
 
 
 async def test_an_endpoint_without_a_server_is_not_reached() -> None:
