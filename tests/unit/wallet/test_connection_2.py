@@ -17,12 +17,18 @@ from http_edge.clients.didcomm import (
     Wallet2,
     forward_2,
 )
-from http_edge.clients.didcomm.connection import QUEUE, messaging_service, peer_account
+from http_edge.clients.didcomm.connection import (
+    QUEUE,
+    agreement_key,
+    messaging_service,
+    peer_account,
+)
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import encode_peer4
+from http_edge.didcomm.envelopes.v2 import envelope
 from http_edge.didcomm.envelopes.v2.forward import wrap
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import V2
@@ -38,8 +44,15 @@ WIDE: list[Json] = [{}] * 19_000
 
 def packed(own: OwnDids, message: Json) -> bytes:
     """A message for the wallet."""
-    account = peer_account(CONNECTION.did, own.peer2)
-    return V2(own).seal(addressed(message, own.peer2, CONNECTION.did), account)
+    return packed_as(own, own.peer2, CONNECTION.did, message)
+
+
+def packed_as(packer: OwnDids | None, sender_did: str, to: str, message: Json) -> bytes:
+    """A message that names a sender, packed by its own keys, another's, or none."""
+    written = addressed(message, sender_did, to)
+    if packer is None:
+        return envelope.seal(written, [envelope.Recipient(*agreement_key(to))], None)
+    return V2(packer).seal(written, peer_account(to, packer.peer2))
 
 
 def delivery(messages: Sequence[Json]) -> Json:
@@ -64,24 +77,26 @@ def test_the_body_of_a_message_does_not_replace_its_headers() -> None:
     assert opened == {"@type": kind, "@id": "1", "comment": "kept"}
 
 
-def test_a_message_by_another_is_not_taken() -> None:
-    with pytest.raises(NotAuthentic):
-        CONNECTION.open(packed(STRANGER, delivery([])))
+@pytest.mark.parametrize(
+    ("packer", "named"),
+    [(STRANGER, STRANGER), (STRANGER, MEDIATOR), (None, MEDIATOR), (MEDIATOR, STRANGER)],
+    ids=["a stranger's", "in the mediator's name", "anonymous", "in a stranger's name"],
+)
+def test_a_message_by_another_is_not_taken(packer: OwnDids | None, named: OwnDids) -> None:
+    with pytest.raises(NotAuthentic, match="not by the mediator"):
+        CONNECTION.open(packed_as(packer, named.peer2, CONNECTION.did, delivery([])))
 
 
 def test_a_recipient_takes_no_envelope_for_another_did_and_no_message_in_anothers_name() -> None:
     recipient, other = (Recipient2(KeyPair.from_seed(s * 32), MEDIATOR.peer2) for s in (b"r", b"o"))
-
-    def sealed(to: str, sender_did: str) -> bytes:
-        message = addressed({"id": "1", "type": "x", "body": {}}, sender_did, to)
-        return V2(STRANGER).seal(message, peer_account(to, STRANGER.peer2))
-
-    _, sender = recipient.unpack(sealed(recipient.did, STRANGER.peer2))
-    assert sender == STRANGER.peer2
+    sender_did, message = STRANGER.peer2, {"id": "1", "type": "x", "body": {}}
+    for packer, proven in ((STRANGER, sender_did), (None, "")):
+        _, sender = recipient.unpack(packed_as(packer, sender_did, recipient.did, message))
+        assert sender == proven
     with pytest.raises(NotAuthentic, match="another DID"):
-        recipient.unpack(sealed(other.did, STRANGER.peer2))
+        recipient.unpack(packed_as(STRANGER, sender_did, other.did, message))
     with pytest.raises(NotAuthentic, match="another than it says"):
-        recipient.unpack(sealed(recipient.did, MEDIATOR.peer2))
+        recipient.unpack(packed_as(MEDIATOR, sender_did, recipient.did, message))
 
 
 def test_nothing_is_sealed_to_a_did_whose_keys_only_sign() -> None:

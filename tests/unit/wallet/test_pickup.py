@@ -183,6 +183,8 @@ async def test_a_copy_that_came_before_its_acknowledgement_is_not_handed_out(
         assert [one.id for one in await live.next()] == ["b"], "not acknowledged yet"
         await live.acknowledge(["b"])
         assert [one.id for one in await live.next()] == ["c"]
+    lists = [m["message_id_list"] for m in mediator.received if "message_id_list" in m]
+    assert lists == [["a"], ["b"]]
 
 
 @pytest.mark.parametrize("pickup", [PICKUP_2, PICKUP_4], ids=["answered", "not answered"])
