@@ -108,11 +108,11 @@ async def test_a_round_comes_as_soon_as_any_part_of_its_work_is_due(
 @pytest.mark.parametrize(
     ("program", "stop_s_max", "code"),
     [
-        ("import sys; sys.stdin.read()", WAIT_S, 0),
+        ("import sys; sys.stdin.read(); sys.exit(int(sys.argv[1]))", WAIT_S, 3),
         ("import signal; signal.pause()", 0.001, -signal.SIGKILL),
     ],
 )
-async def test_a_child_ends_with_its_stdin_and_one_that_does_not_is_killed(
+async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_is_killed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     keep: Callable[..., Any],
@@ -135,7 +135,7 @@ async def test_a_child_ends_with_its_stdin_and_one_that_does_not_is_killed(
         monkeypatch.setattr(child_process, name, (sys.executable, "-c", program))
     settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.01))
     async with asyncio.timeout(2 * WAIT_S):
-        await keep(settings, stopping, None)
+        await keep(settings, stopping, 3)
     assert [child.returncode for child in children] == [code]
 
 

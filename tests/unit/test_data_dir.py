@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,10 @@ def test_a_directory_that_cannot_be_locked_is_named_with_the_reason(
         assert stopped.value.message == why
 
 
-def test_a_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_directory_is_made_and_tried_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
     make_data_dir(tmp_path / "new" / "data")
     assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
     assert list((tmp_path / "new" / "data").iterdir()) == []

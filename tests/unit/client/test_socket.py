@@ -66,21 +66,26 @@ async def first(notices: AsyncIterator[Notice], count: int) -> list[Notice]:
     return [await anext(notices) for _ in range(count)]
 
 
-async def test_a_socket_authenticates_and_yields_notices(
+async def test_a_socket_authenticates_yields_notices_and_is_closed_when_it_is_left(
     alice: Account, mediator: ScriptedMediator
 ) -> None:
-    mediator.sockets.append(
-        accept(
+    left = asyncio.Event()
+
+    async def script(socket: web.WebSocketResponse) -> None:
+        await accept(
             {"type": "CONTRACTS_UPDATED"},
             {"type": "SOMETHING_NEW"},
             {"type": "PENDING_EVENTS", "events": [EVENT]},
-        )
-    )
+        )(socket)
+        left.set()
+
+    mediator.sockets.append(script)
     async with alice.socket(backoff=FEW) as socket:
         assert await first(aiter(socket), 2) == [
             ContractsUpdated(),
             MessagesArrived((PendingEvent("1", "did:b", "p"),)),
         ]
+    await asyncio.wait_for(left.wait(), ENDS_S_MAX)
     (message,) = mediator.authenticated
     signed = {name: message[name] for name in ("did", "signing_key_id", "timestamp", "nonce")}
     assert signed["did"] == alice.identity.did

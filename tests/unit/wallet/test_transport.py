@@ -444,8 +444,9 @@ async def test_a_socket_ends_that_brings_more_than_is_received(
         with pytest.raises(ConnectionLost, match="wait to be received"):
             await wallet.over(socket).ping()
         received = [one async for one in socket]
-        with pytest.raises(ConnectionLost, match="wait to be received"):
-            await socket.receive()
+        for late in (socket.receive(), wallet.over(socket).ping()):
+            with pytest.raises(ConnectionLost, match="wait to be received"):
+                await late
     assert 0 < len(received) * len(RAW) < 1024 * 1024 < sum(sent)
 
 
