@@ -137,6 +137,7 @@ async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_i
     async with asyncio.timeout(2 * WAIT_S):
         await keep(settings, stopping, 3)
     assert [child.returncode for child in children] == [code]
+    assert [*tmp_path.iterdir()] == [], "the report of a fault"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from actors.placement.placer_link import PlacerLink
 from actors.placement.port import (
     DrainNode,
     HostPlace,
+    IdentityPlace,
     Placed,
     Places,
 )
@@ -25,13 +26,17 @@ from tests.ports import free_port
 class AbsentPlacer:
     """A placer that leaves the first request of each kind unanswered, as while its role moves.
 
-    Then a host does not answer the first order that arrives.
+    Then a host does not answer the first order that arrives. The shards leave, then an identity.
     """
+
+    has_left = False
+    """Has it said that the identity, too, is elsewhere?"""
 
     def __init__(self, shards: int) -> None:
         self._silent_once = {"places", "order"}
         self._is_host_silent = True
         self.shards = shards
+        self.identities = [IdentityPlace("did:key:dedicated", "order", "host-d", "a")]
         self.orders: list[DrainNode] = []
 
     def _answer(self, kind: str) -> None:
@@ -45,9 +50,13 @@ class AbsentPlacer:
             HostPlace("host-a-0", "a", self.shards, draining=bool(self.orders)),
             HostPlace("host-b-0", "b", 0, draining=False),
         ]
-        if self.orders:
+        places = Places([], hosts, self.identities)
+        if self.orders and not self.shards:
+            self.has_left = not self.identities
+            self.identities = []
+        elif self.orders:
             self.shards = 0
-        return Places([], hosts)
+        return places
 
     async def order(self, order: DrainNode) -> Placed:
         self._answer("order")
@@ -71,6 +80,7 @@ async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_an
         await node.leave()
     assert placer.orders == [DrainNode("a", draining=True)]
     assert placer.shards == 0
+    assert placer.has_left
     await node.stop()
 
 

@@ -222,6 +222,15 @@ async def test_listed_contracts_are_verified_and_unexpired(
         [c async for c in alice.contracts()]
 
 
+async def test_nothing_is_encrypted_under_a_contract_whose_key_of_the_other_party_is_of_low_order(
+    alice: Account, bob: Account, mediator: ScriptedMediator
+) -> None:
+    request = bob.read_contract_request(await request_from(alice, bob, mediator))
+    contract = verified(accept_request(request, bob.identity.signing_seed, bytes(32)))
+    with pytest.raises(NotAuthentic, match="no usable key"):
+        alice.encrypt({"type": "t"}, contract)
+
+
 @pytest.mark.parametrize("member", [[0.5] * 3_900, [[]] * 5_000])
 async def test_contracts_are_listed_whatever_members_others_have_put_into_them(
     alice: Account, bob: Account, mediator: ScriptedMediator, member: list[object]

@@ -370,9 +370,12 @@ async def test_a_websocket_gets_one_binary_frame_and_a_proper_end(agents: AgentH
     ("code", "outcome"),
     [
         (1003, DeliveryOutcome.REFUSED),
+        (1007, DeliveryOutcome.REFUSED),
+        (1008, DeliveryOutcome.REFUSED),
         (1009, DeliveryOutcome.REFUSED),
         (1011, DeliveryOutcome.REFUSED),
         (4400, DeliveryOutcome.REFUSED),
+        (4409, DeliveryOutcome.REFUSED),
         (4404, DeliveryOutcome.DECLINED),
         (4429, DeliveryOutcome.UNAVAILABLE),
         (1001, DeliveryOutcome.UNAVAILABLE),
