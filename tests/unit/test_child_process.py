@@ -26,6 +26,10 @@ from tests.full_pipe import fill
 WAIT_S = 10
 
 
+def files_in(folder: Path) -> list[Path]:
+    return [*folder.iterdir()]
+
+
 @pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
 async def test_a_child_for_which_there_is_no_process_is_started_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Any]
@@ -137,7 +141,7 @@ async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_i
     async with asyncio.timeout(2 * WAIT_S):
         await keep(settings, stopping, 3)
     assert [child.returncode for child in children] == [code]
-    assert [*tmp_path.iterdir()] == [], "the report of a fault"
+    assert files_in(tmp_path) == [], "the report of a fault"
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ async def _sleeps(workers: DeliveryWorkers) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("code", [404, 410])
-async def test_any_number_of_messages_for_an_unknown_recipient_hold_up_others_for_a_while_only(
+@pytest.mark.parametrize("code", [400, 404, 410])
+async def test_any_number_of_messages_that_an_endpoint_refuses_hold_up_others_for_a_while_only(
     network: DeliveryNetwork, agents: AgentHost, code: int
 ) -> None:
     bad, good = envelopes(2 * BATCH_MESSAGES_MAX), envelopes(1, first=100)
@@ -198,6 +198,7 @@ async def test_any_number_of_messages_for_an_unknown_recipient_hold_up_others_fo
     assert agents.accepted == good
     tried = Counter(agents.received)
     assert max(tried.values()) <= _TRIES_MAX + TRIES
+    assert network.identities().counts[DeliverMessages] < BATCH_MESSAGES_MAX, "one each"
     assert await network.waiting(ALICE) == len(bad)
 
 

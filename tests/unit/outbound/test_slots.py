@@ -213,6 +213,7 @@ async def test_a_delivery_that_became_slow_gives_its_slow_slot_back() -> None:
             async with asyncio.timeout(WAIT_S):
                 while not turn._late:  # noqa: ASYNC110 - no event of it
                     await asyncio.sleep(0)
+            assert turn.responsiveness is Responsiveness.SLOW
             answer.set()
             assert await late
     assert not any(slot.locked() for slot in slots.of(Responsiveness.SLOW, ()))

@@ -205,6 +205,22 @@ async def test_copies_of_what_waits_to_be_received_take_no_room(
         assert [one.id for one in await live.next()] == ["c"]
 
 
+async def test_what_was_received_takes_no_room(
+    wallet: Wallet, mediator: ScriptedMediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "UNRECEIVED_BYTES_MAX", 8 * 1024)
+    live_with(mediator)
+    ids = [str(number) for number in range(10)]
+    mediator.answer(
+        f"{PICKUP_2.protocol}/status-request",
+        *[lambda q, one=one: [*pushed_by(q, delivery(one)), *status(1)(q)] for one in ids],
+    )
+    async with wallet.live() as live:
+        for one in ids:
+            await live.status()
+            assert [each.id for each in await live.next()] == [one]
+
+
 async def test_a_message_that_comes_after_its_acknowledgement_is_handed_out_again(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
