@@ -218,6 +218,13 @@ async def idle(workers: DeliveryWorkers) -> None:
     assert workers.figures()["agents"] == 0
 
 
+async def sleeps(workers: DeliveryWorkers) -> None:
+    """Return when a worker waits for its next try, or for what it set aside."""
+    async with asyncio.timeout(WAIT_S):
+        while not workers._queue.waiting:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+
+
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What a test and its end have logged as errors, such as the failure of a task."""
     records = [*caplog.get_records("call"), *caplog.get_records("teardown")]

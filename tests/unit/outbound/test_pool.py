@@ -21,7 +21,7 @@ from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound import worker
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.responsiveness import Responsiveness
-from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, HURRIES_MAX, QUERYING_MAX
+from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX, QUERYING_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import (
     ALICE,
@@ -32,7 +32,6 @@ from tests.unit.outbound.delivery_network import (
     idle,
     raw_key,
 )
-from tests.unit.test_hang_watch import clock_set_ahead
 from tests.unit.watched_identities import WatchedIdentities
 
 YEAR_MS: Final = 365 * 86_400_000
@@ -139,32 +138,6 @@ async def test_a_message_of_an_agent_brings_its_next_try_forward_and_begins_noth
         workers.sender_seen(ALICE)
         await idle(workers)
         assert agents.received == envelopes(1)
-
-
-async def test_messages_of_an_agent_bring_a_bounded_number_of_tries_forward(
-    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await network.connect(ALICE, agents.url(), queued=envelopes(1))
-    agents.answer = status(503)
-    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
-    workers = network.workers(agents.lookup, retry_s_min=60, retry_s_max=600, wakes=ALICE)
-    for tries in range(1, HURRIES_MAX + 1):
-        await network.identities().answered(ReleaseLeases, tries)
-        workers.sender_seen(ALICE)
-    await network.identities().answered(ReleaseLeases, HURRIES_MAX + 1)
-    workers.sender_seen(ALICE)
-    await idle(network.workers(agents.lookup, edge="edge-1", wakes=BOB))
-    seen = network.identities().seen
-    assert sum(isinstance(each, QueryConnection) for each in seen) == HURRIES_MAX + 1
-    # The usual pauses end as usual, and after the longest one messages of the agent count again.
-    for pause_s, tries in ((60, HURRIES_MAX + 2), (600, HURRIES_MAX + 3)):
-        async with asyncio.timeout(WAIT_S):
-            while not workers._queue.waiting:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0)
-        goes_on(pause_s)
-        await network.identities().answered(ReleaseLeases, tries)
-    workers.sender_seen(ALICE)
-    await network.identities().answered(ReleaseLeases, HURRIES_MAX + 4)
 
 
 async def test_an_agent_that_is_found_while_its_worker_runs_has_one_worker_that_looks_again(

@@ -25,7 +25,7 @@ from tests.unit.outbound.agent_host import (
     in_turn,
     status,
 )
-from tests.unit.outbound.delivery_network import ALICE, DeliveryNetwork, envelopes, idle
+from tests.unit.outbound.delivery_network import ALICE, DeliveryNetwork, envelopes, idle, sleeps
 from tests.unit.test_hang_watch import clock_set_ahead
 
 DAY_MS = 86_400_000
@@ -163,7 +163,7 @@ async def test_a_message_that_alone_fails_holds_up_others_for_a_bounded_number_o
     assert await network.waiting(ALICE) > 0
     # It comes back, holds up nothing any more, and is delivered once the endpoint takes it.
     for number, then in ((4, answers(agents, code, bad)), (5, accept)):
-        await _sleeps(workers)
+        await sleeps(workers)
         network.now_ms += ASIDE_MS
         await network.offers(ALICE)
         agents.answer = then
@@ -178,13 +178,6 @@ async def test_a_message_that_alone_fails_holds_up_others_for_a_bounded_number_o
     assert sorted(agents.accepted) == envelopes(6)
 
 
-async def _sleeps(workers: DeliveryWorkers) -> None:
-    """Return when a worker waits for what it set aside."""
-    async with asyncio.timeout(WAIT_S):
-        while not workers._queue.waiting:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("code", [400, 404, 410])
 async def test_any_number_of_messages_that_an_endpoint_refuses_hold_up_others_for_a_while_only(
     network: DeliveryNetwork, agents: AgentHost, code: int
@@ -194,7 +187,7 @@ async def test_any_number_of_messages_that_an_endpoint_refuses_hold_up_others_fo
     await network.connect(ALICE, agents.url(), queued=[*bad, *good])
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(RemoveMessages)
-    await _sleeps(workers)
+    await sleeps(workers)
     assert agents.accepted == good
     tried = Counter(agents.received)
     assert max(tried.values()) <= _TRIES_MAX + TRIES
@@ -262,7 +255,7 @@ async def test_an_endpoint_that_has_accepted_a_message_has_all_its_tries_again(
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await agents.has(_TRIES_MAX + 2)
     await network.identities().answered(RemoveMessages)
-    await _sleeps(workers)
+    await sleeps(workers)
     agents.received.clear()
     agents.answer = status(503)
     await network.queue(ALICE, *later)

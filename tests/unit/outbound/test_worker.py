@@ -16,7 +16,14 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
-from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
+from tests.unit.outbound.delivery_network import (
+    ALICE,
+    BOB,
+    DeliveryNetwork,
+    envelopes,
+    idle,
+    sleeps,
+)
 from tests.unit.test_hang_watch import clock_set_ahead
 
 DAY_MS = 86_400_000
@@ -310,9 +317,7 @@ async def test_a_lease_that_may_end_before_its_messages_are_sent_is_given_back(
     workers = network.workers(agents.lookup, timeout_s=10, slow_s=1, wakes=ALICE)
     await leased.wait()
     await network.identities().answered(ReleaseLeases)
-    async with asyncio.timeout(WAIT_S):
-        while not workers._queue.waiting:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0)
+    await sleeps(workers)
     assert network.identities().counts[QueryConnection] == 1
     assert agents.received == []
     workers.sender_seen(ALICE)
