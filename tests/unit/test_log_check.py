@@ -19,6 +19,7 @@ from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
 from eventstore.stores.host_lease_file import HostLeaseFile
 from eventstore.stores.open_log import open_host_leases, open_log
+from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
@@ -70,6 +71,31 @@ def test_an_empty_log_beside_used_keys_is_refused_until_the_operator_says_otherw
         assert "poste restore" in refused.value.remedy
     (settings.data_dir / "log-id").unlink()
     check_log(settings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "option"),
+    [({"shards": 7}, "--shards 16"), ({"did": "did:web:other.example"}, "--did")],
+)
+def test_what_is_fixed_for_the_life_of_a_log_is_changed_by_no_start(
+    settings: Settings, changed: dict[str, object], option: str
+) -> None:
+    made = {"did": settings.did, "data_dir": settings.data_dir, **changed}
+    with pytest.raises(Stop, match="was created with") as refused:
+        check_log(Settings.model_validate(made))
+    assert refused.value.exit_code == Exit.USAGE
+    assert option in refused.value.remedy
+
+
+@pytest.mark.parametrize("keys", ["none", "another's"])
+def test_a_log_is_served_with_the_keys_of_its_mediator_alone(settings: Settings, keys: str) -> None:
+    settings.keys_path.unlink()
+    if keys == "another's":
+        load_or_create(settings.keys_path)
+    with pytest.raises(Stop, match="log belongs to the") as refused:
+        check_log(settings)
+    assert refused.value.exit_code == Exit.UNSAFE
+    assert settings.keys_path.exists() == (keys == "another's")
 
 
 def test_keys_that_were_made_beforehand_are_no_used_keys(tmp_path: Path) -> None:

@@ -224,9 +224,9 @@ async def test_work_that_is_given_up_has_ended_before_its_slots_are_given_back()
     for slot in slots.of(Responsiveness.SLOW, ()):
         await slot.acquire("another")
 
-    async def work() -> None:
+    async def work() -> bool:
         try:
-            await asyncio.Event().wait()
+            return await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
             ended.set()

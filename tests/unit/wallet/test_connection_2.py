@@ -89,7 +89,8 @@ def test_a_message_by_another_is_not_taken(packer: OwnDids | None, named: OwnDid
 
 def test_a_recipient_takes_no_envelope_for_another_did_and_no_message_in_anothers_name() -> None:
     recipient, other = (Recipient2(KeyPair.from_seed(s * 32), MEDIATOR.peer2) for s in (b"r", b"o"))
-    sender_did, message = STRANGER.peer2, {"id": "1", "type": "x", "body": {}}
+    message: Json = {"id": "1", "type": "x", "body": {}}
+    sender_did = STRANGER.peer2
     for packer, proven in ((STRANGER, sender_did), (None, "")):
         _, sender = recipient.unpack(packed_as(packer, sender_did, recipient.did, message))
         assert sender == proven

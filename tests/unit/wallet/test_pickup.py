@@ -109,7 +109,7 @@ async def test_a_message_that_comes_back_after_its_acknowledgement_ends_the_drai
 ) -> None:
     mediator.answer(DELIVERY_REQUEST, delivery("a"), delivery("a"))
     mediator.answer(RECEIVED, status(1))
-    with pytest.raises(UnexpectedAnswer):
+    with pytest.raises(UnexpectedAnswer, match="offered again"):
         assert [picked.id async for picked in wallet.drain()] == ["a"]
 
 
