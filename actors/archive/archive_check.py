@@ -22,16 +22,24 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from actors.archive.leaving_rows import REGISTRATIONS, TRAFFIC
+from actors.archive.leaving_kinds import (
+    CONTRACT_ENDS,
+    CONTRACTS,
+    RECORDS,
+    REMOVING,
+    REPLACED,
+    TRAFFIC,
+    added_by,
+    rank_of,
+    removed_by,
+)
 from actors.archive.same_rows import is_same
 from eventstore.log.codec import decode_or_none
 from eventstore.log.errors import CorruptRow, NotAsSealed
 from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
-    AnyMessageQueued,
-    AnyMessagesRemoved,
     BatchSealed,
-    IdentityRegistered,
+    IdentityErasureBegun,
     MessageExpirySet,
     topics_of,
 )
@@ -52,9 +60,10 @@ from eventstore.stores.restore import LogSection
 
 _MAY_BE_PRUNED: Final = TRAFFIC | topics_of(BatchSealed)
 """What may leave the log, and be removed from the archive (``actors.archive.unneeded_rows``)."""
-_MAY_LEAVE: Final = _MAY_BE_PRUNED | REGISTRATIONS
-_QUEUED: Final = topics_of(AnyMessageQueued, MessageExpirySet)
-_ENDING: Final = topics_of(AnyMessagesRemoved) | REGISTRATIONS
+_MAY_LEAVE: Final = _MAY_BE_PRUNED | RECORDS | CONTRACT_ENDS | REPLACED
+_ENDING: Final = REMOVING | REPLACED
+"""The events after which others of their stream may leave."""
+_WATCHED: Final = RECORDS | _ENDING | topics_of(MessageExpirySet)
 _FIRST: Final = 1
 
 
@@ -230,49 +239,65 @@ def _may_be(stayed: LogRow | None, archived: LogRow | None, *, is_pruned: bool) 
 class _Left:
     """Rows that have left the log, until the row is read after which they may leave.
 
-    A message, and when it expires, leaves only when it is in no queue any more, and a registration
-    when a later one lasts longer. Memory: as many as waited at one time.
+    A record, and the time at which a message expires, leaves only when a row has removed the
+    record, and a row that a later one stands for when that is read (``leaving_kinds``); the end of
+    a contract leaves only after the contract. Memory: as many as waited at one time.
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[bytes, str], LogRow] = {}
-        self._registrations: dict[bytes, tuple[LogRow, float]] = {}
+        self._records: dict[bytes, dict[str, LogRow]] = {}
+        """By stream, then by the id of the record."""
+        self._replaced: dict[tuple[bytes, str], tuple[LogRow, float]] = {}
+        """By stream and topic, each with its rank."""
+        self._alone: list[LogRow] = []
+        """Ends of contracts whose contract stayed."""
 
     def take(self, row: LogRow, *, is_in_log: bool) -> None:
         """Take the next row of the archive."""
-        if row.topic not in _QUEUED | _ENDING:
+        event = decode_or_none(row.topic, row.state) if row.topic in _WATCHED else None
+        if event is None:
             return
-        event = decode_or_none(row.topic, row.state)
         place = LogRow(row.position, row.stream, row.version, row.topic, b"")
-        if isinstance(event, AnyMessageQueued):
-            self._rows.pop((row.stream, event.message_id), None)
-            if not is_in_log:
-                self._rows[row.stream, event.message_id] = place
+        if row.topic in REPLACED:
+            self._take_replaced(place, rank_of(event, row.version), is_in_log=is_in_log)
+            return
+        left, added = self._records.pop(row.stream, {}), added_by(event)
+        gone = [left.pop(record_id, None) for record_id in (*removed_by(event), *added)]
+        if row.topic in CONTRACT_ENDS and not is_in_log and None in gone:
+            self._alone.append(place)
+        if isinstance(event, IdentityErasureBegun):
+            left = {i: one for i, one in left.items() if not _is_ended(one, row)}
         elif isinstance(event, MessageExpirySet) and not is_in_log:
             for message_id in event.message_ids:
-                self._rows.setdefault((row.stream, message_id), place)
-        elif isinstance(event, AnyMessagesRemoved):
-            for message_id in event.message_ids:
-                self._rows.pop((row.stream, message_id), None)
-        elif isinstance(event, IdentityRegistered):
-            self._take_registration(place, event.expires_at_s, is_in_log=is_in_log)
+                left.setdefault(message_id, place)
+        elif not is_in_log:
+            left.update(dict.fromkeys(added, place))
+        if left:
+            self._records[row.stream] = left
 
-    def _take_registration(self, row: LogRow, until_s: float, *, is_in_log: bool) -> None:
-        if row.stream in self._registrations:
-            left, left_until_s = self._registrations[row.stream]
-            if row.version <= left.version or until_s <= left_until_s:
+    def _take_replaced(self, row: LogRow, rank: float, *, is_in_log: bool) -> None:
+        kind = row.stream, row.topic
+        if kind in self._replaced:
+            left, left_rank = self._replaced[kind]
+            if row.version <= left.version or rank <= left_rank:
                 return
-            del self._registrations[row.stream]
+            del self._replaced[kind]
         if not is_in_log:
-            self._registrations[row.stream] = row, until_s
+            self._replaced[kind] = row, rank
 
     def without_reason(self, log: LogReader) -> Sequence[LogRow]:
         """The rows after which no such row was taken, nor follows in the log."""
-        for stream in {*self._registrations, *(stream for stream, _ in self._rows)}:
+        for stream in {*self._records, *(stream for stream, _ in self._replaced)}:
             for row in log.stream_rows(UUID(bytes=stream), topics=_ENDING):
                 self.take(row, is_in_log=True)
-        registered = (row for row, _ in self._registrations.values())
-        return sorted([*self._rows.values(), *registered], key=attrgetter("position"))
+        records = chain.from_iterable(left.values() for left in self._records.values())
+        replaced = (row for row, _ in self._replaced.values())
+        return sorted([*records, *replaced, *self._alone], key=attrgetter("position"))
+
+
+def _is_ended(row: LogRow, erasure: LogRow) -> bool:
+    """Whether the beginning of an erasure ended the record of a row: it ends all contracts."""
+    return row.topic in CONTRACTS and row.version < erasure.version
 
 
 def _differ(rows: Sequence[LogRow]) -> ExportFinding:

@@ -2,17 +2,18 @@
 
 A row may leave when the archive has it, a seal and the seam stand for it, and no state refers to
 it. The rows that leave are traffic: messages with their expiry times and what happened to them,
-counts of refusals, signs of life of agents, and seals; and a registration once a later one of the
-same identity lasts longer. These rows stay:
+counts of refusals, signs of life of agents, and seals; contracts, contract requests and public
+events that were removed; registrations and devices for notifications that a later one stands for
+(``actors.archive.leaving_kinds``). These rows stay:
 
-- a row that the state of its identity refers to, such as a waiting message, or that says when one
-  expires;
-- other events that the read models are built from (saved and public events, connections);
+- a row that the state of its identity refers to, such as a waiting message or a contract, or that
+  says when a message expires;
+- other events that the read models are built from (saved events, connections, removals);
 - the first row of each stream, which identifies the stream, and the newest row that the archived
   state includes, so that an outdated state meets a gap and is never taken for the current one;
 - the newest seal of each partition, and those that a new owner reads for its nonces.
 
-So the read models can be rebuilt from the rows that stay: a message never stays when the row that
+So the read models can be rebuilt from the rows that stay: a record never stays when the row that
 removed it has left. The order of the steps of a section ensures this:
 
 1. store the states of identities whose rows leave, folded from sealed rows alone, and of identities
@@ -26,11 +27,19 @@ removed it has left. The order of the steps of a section ensures this:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from actors.archive.leaving_kinds import (
+    CONTRACT_ENDS,
+    RECORDS,
+    REMOVING,
+    REPLACED,
+    TRAFFIC,
+    rank_of,
+)
 from actors.archive.same_rows import Section
 from actors.archive.seam_writer import NewState
 from actors.core.identity import Identity
@@ -42,38 +51,22 @@ from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     AccountExpired,
-    AgentSeen,
-    AnyContractRequestsAcknowledged,
-    AnyMessageQueued,
-    AnyMessagesRemoved,
-    ContractExpired,
-    ContractRequestsExpired,
     IdentityErased,
-    IdentityRegistered,
     KeylistUpdated,
     MessageExpirySet,
-    MessagesDelivered,
-    QueueRefused,
-    RefusalsCounted,
     SpeakerNamed,
     topics_of,
 )
 from eventstore.log.faults import Head
 from eventstore.log.streams import partition_stream
 
-TRAFFIC: Final = topics_of(
-    *(AnyMessageQueued, MessageExpirySet, MessagesDelivered, AnyMessagesRemoved),
-    *(QueueRefused, RefusalsCounted, AgentSeen),
+_LEAVING: Final = TRAFFIC | REPLACED
+_CHANGING: Final = (_LEAVING | REMOVING) | topics_of(
+    KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed
 )
-"""The events that leave, in addition to seals, when nothing refers to them."""
-REGISTRATIONS: Final = topics_of(IdentityRegistered)
-"""The events that leave when a later one of the same stream lasts longer."""
-_LEAVING: Final = TRAFFIC | REGISTRATIONS
-_CHANGING: Final = _LEAVING | topics_of(
-    *(ContractExpired, AnyContractRequestsAcknowledged, ContractRequestsExpired),
-    *(KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed),
-)
-"""The events that leave, and those after which a state has fewer names of others, or none."""
+"""The events after which rows may leave, or a state has fewer names of others, or none."""
+_REMOVING: Final = REMOVING - TRAFFIC
+_WITH_RECORDS: Final = _LEAVING | RECORDS | CONTRACT_ENDS
 _ERASING: Final = topics_of(*ERASING)
 _EXPIRY: Final = topics_of(MessageExpirySet)
 _FIRST: Final = 1
@@ -98,11 +91,15 @@ def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     until = section.rows[-1].position
     newest = {row.stream: row.version for row in section.rows}
     # With its first row alone an identity has none that leaves: most only registered.
-    later = (row for row in section.rows if row.version != _FIRST)
-    changed = {row.stream for row in later if row.topic in _CHANGING}
+    later = [row for row in section.rows if row.version != _FIRST]
     leaving = Leaving([], [])
-    for stream_key in changed:
-        _add_identity(log, UUID(bytes=stream_key), newest[stream_key], until, leaving)
+    # Contracts and the like are read only if one was removed: most of them live.
+    removed = {row.stream for row in later if row.topic in _REMOVING}
+    for stream in {row.stream for row in later if row.topic in _CHANGING}:
+        topics = _WITH_RECORDS if stream in removed else _LEAVING
+        rows, states = _of_identity(log, UUID(bytes=stream), newest[stream], until, topics)
+        leaving.rows.extend(rows)
+        leaving.states.extend(states)
     for name, head in section.heads.items():
         if partition_stream(name).bytes in newest:
             leaving.rows.extend(_seals(log, name, head, window_ms))
@@ -110,12 +107,15 @@ def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     return leaving
 
 
-def _add_identity(log: LogReader, stream: UUID, version: int, until: int, leaving: Leaving) -> None:
+def _of_identity(
+    log: LogReader, stream: UUID, version: int, until: int, topics: Collection[str]
+) -> Leaving:
+    """The rows of one stream up to a position that leave; its state is at ``version``."""
     old = log.load_archived_state(stream)
     state = state_at(log, stream, version)
     stays = {_FIRST, state.version, *_referred_to(state)}
-    found = list(log.stream_rows(stream, until=state.version, topics=_LEAVING))
-    stays |= _not_outlasted(found)
+    found = log.stream_rows(stream, until=state.version, topics=topics)
+    stays |= _not_replaced(found)
     rows = [
         row
         for row in found
@@ -123,11 +123,8 @@ def _add_identity(log: LogReader, stream: UUID, version: int, until: int, leavin
         and row.version not in stays
         and not (_ends_first(row) or _is_expiry_in(state, row))
     ]
-    if not rows and old is None:
-        return
-    leaving.rows.extend(rows)
-    if old is None or old.version < state.version:
-        leaving.states.append(NewState(stream, snapshot_of(state), old))
+    is_new = bool(rows) if old is None else old.version < state.version
+    return Leaving(rows, [NewState(stream, snapshot_of(state), old)] if is_new else [])
 
 
 def _seals(log: LogReader, name: str, head: Head, window_ms: int) -> list[LogRow]:
@@ -150,16 +147,15 @@ def _referred_to(state: Identity) -> Iterator[int]:
         yield from (record.version for record in records.values())
 
 
-def _not_outlasted(rows: Sequence[LogRow]) -> set[int]:
-    """The versions of the registrations among these rows after which none lasts longer."""
-    versions, longest_s = set[int](), 0.0
+def _not_replaced(rows: Sequence[LogRow]) -> set[int]:
+    """The versions of those of ``REPLACED`` among these rows for which no later one stands."""
+    versions, highest = set[int](), dict[str, float]()
     for row in reversed(rows):
-        if row.topic in REGISTRATIONS:
-            event = decode(row.topic, row.state)
-            assert isinstance(event, IdentityRegistered)
-            if event.expires_at_s >= longest_s:
+        if row.topic in REPLACED:
+            rank = rank_of(decode(row.topic, row.state), row.version)
+            if rank >= highest.get(row.topic, 0):
                 versions.add(row.version)
-                longest_s = event.expires_at_s
+                highest[row.topic] = rank
     return versions
 
 

@@ -168,7 +168,10 @@ def note_pass(log: EventLog, now_ms: int) -> None:
 def without_names_of(
     is_gone: Callable[[bytes], bool], kind: type[Event], state: bytes
 ) -> bytes | None:
-    """The state of a row without the names that have such digests; None if it has none."""
+    """The state of a row without the names that have such digests; None if it has none.
+
+    The text of a contract has the names of both parties, and goes with either.
+    """
     found = False
 
     def rename(name: Any) -> Any:
@@ -180,6 +183,8 @@ def without_names_of(
         return digest
 
     renamed = renamed_state(kind, state, rename)
+    if found and renamed is not None and kind is ContractStored:
+        renamed = renamed_state(kind, renamed, _without_bytes)
     return renamed if found else None
 
 
@@ -320,8 +325,6 @@ class NameErasure:
             return None
         if isinstance(event, _Taken) and self._is_of_erased(row, event):
             return renamed_state(kind, row.state, digest_of)
-        if kind is ContractStored:
-            return renamed_state(kind, renamed, _without_bytes)
         return renamed
 
     def _names_gone(self, row: LogRow, event: Event) -> Callable[[bytes], bool]:

@@ -239,7 +239,7 @@ class Retention(Section):
     expired_contracts_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
     """A contract is removed this long after its expiry; 0 is never, since clients show the
     contracts of their history (8.6). Removal makes room in limits.contracts_max; the signed
-    contract stays in its row of the log."""
+    contract stays in its row, which leaves the log for its archive."""
     unregistered_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
     """Messages, contract requests and contracts of an identity are removed this long after the end
     of its registration; 0 is never. An identity that renews late should find what waited, and

@@ -477,7 +477,7 @@ def test_a_content_that_stays_in_the_log_behind_the_seam_stays_in_the_export(
 def test_a_content_whose_row_the_log_lost_behind_the_seam_stays_in_the_export(
     log: EventLog, dsn: str, place: ExportPlace
 ) -> None:
-    """Rows of these types never leave a log: a row that it lacks was not erased."""
+    """No row of the log says that it was erased."""
     played(log)
     leave(log, place)
     seam = seam_position(log)

@@ -18,6 +18,7 @@ from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.verify.findings import ExportFinding
 from http_edge.settings.settings import Settings
+from tests.export import acting as acts
 from tests.export.acting import ME, Acting
 from tests.export.leaving import (
     BOUNDS,
@@ -144,6 +145,72 @@ def test_a_registration_that_no_later_one_outlasts_is_missed(
             settings.log_dsn,
             f"DELETE FROM stored_events WHERE {of_me} AND originator_version = {version}",
         )
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
+
+
+def _with_records(log: EventLog, place: ExportPlace) -> None:
+    """Let leave what was removed, where one of each kind was, and one was not."""
+    acting = Acting(log)
+    acts.register(acting)
+    acting.connect(acts.AGENT)
+    for number in (1, 2):
+        acts.set_device(acting, number)
+        acts.keep_contract(acting, number)
+        acts.request_contract(acting, number)
+        acts.publish(acting, number)
+    acts.acknowledge(acting, 1)
+    acts.withdraw(acting, 1)
+    acts.expire(acting)
+    acts.erase(acting)
+    acts.register(acting)
+    acting.register(acting.now_ms / 1000 + 3_600)
+    for add in (acts.keep_contract, acts.request_contract, acts.publish):
+        add(acting, 3)
+    leave(log, place)
+    assert _faults(log, place) == set()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("contract-stored", "contract-requested", "public-event-published", "push-device-set"),
+        *("contract-requests-acknowledged", "public-events-deleted", "identity-erasure-begun"),
+    ],
+)
+def test_a_row_that_no_later_one_ended_is_missed(
+    settings: Settings, log: EventLog, place: ExportPlace, kind: str
+) -> None:
+    """An erasure before a contract is no end of it."""
+    _with_records(log, place)
+    position = max(row.position for row in whole_log(log) if row.topic.startswith(kind))
+    run_sql(settings.log_dsn, _REMOVE.format(position=position))
+    run_sql(settings.log_dsn, _WITHOUT_ROWS)
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
+
+
+def test_the_end_of_a_contract_is_missed_if_the_contract_is_there(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    acting = Acting(log)
+    acts.register(acting)
+    acts.keep_contract(acting, 1)
+    acting.now_ms += 10_000_000
+    acts.expire(acting)
+    acts.register(acting)
+    leave(log, place)
+    assert _faults(log, place) == set()
+    stored, ended = (row for row in exported_log(place) if row.topic.startswith("contract-"))
+    run_sql(settings.log_dsn, _REMOVE.format(position=ended.position))
+    _sign_again(settings, log)
+    assert _faults(log, place) == set()
+    run_sql(
+        settings.log_dsn,
+        "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
+        f" VALUES ({stored.position}, '{stored.stream.hex()}', {stored.version},"
+        f" '{stored.topic}', x'{stored.state.hex()}')",
+    )
     _sign_again(settings, log)
     assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,20 @@ from eventstore.log.events import SEAL_TOPIC
 from http_edge.server.archive_round import archive_once
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
-from tests.export.acting import ME, Acting
+from tests.export.acting import (
+    AGENT,
+    HOUR_S,
+    ME,
+    Act,
+    Acting,
+    acknowledge,
+    expire,
+    keep_contract,
+    publish,
+    request_contract,
+    set_device,
+    withdraw,
+)
 from tests.export.leaving import LATER_MS, log, settings_of
 from tests.export.samples import whole_log
 from tests.histories import MEDIATOR, contract
@@ -24,7 +36,6 @@ from tests.tidy.modules import ROOT
 __all__ = ["log"]
 PAGE: Final = ROOT / "deploy/docs/pages/operations/retention.md"
 TIMES: Final = 3
-_AGENT: Final = "did:key:carl"
 _ROW: Final = re.compile(r"\| (.+?) \| (\d+) \| [\d,]+ \|")
 
 
@@ -37,10 +48,20 @@ def _contract(acting: Acting, number: int) -> None:
     acting.ask(ME, ME, c.SaveContract(stored))
 
 
+def _removed(acting: Acting, number: int) -> None:
+    keep_contract(acting, number)
+    acting.now_ms += 3 * HOUR_S * 1000
+    expire(acting)
+
+
+def _answered(acting: Acting, number: int) -> None:
+    request_contract(acting, number)
+    acknowledge(acting, 1)
+
+
 def _published(acting: Acting, number: int) -> None:
-    public = c.PublishPublicEvent("news", "text", [], number, "sig", True)
-    event_id = acting.ask(ME, ME, public).event_id
-    acting.ask(ME, ME, c.DeletePublicEvents([event_id], None))
+    publish(acting, number)
+    withdraw(acting, 1)
 
 
 def _connected(acting: Acting, number: int) -> None:
@@ -55,36 +76,37 @@ def _erased(acting: Acting, number: int) -> None:
 
 def _given_up(acting: Acting, number: int) -> None:
     key, claim = f"key-{number}", 1
-    acting.ask(_AGENT, _AGENT, c.UpdateKeylist([c.ClaimedKey(key, claim)], []))
-    acting.ask(_AGENT, f"key:{key}", c.ClaimKey(_AGENT))
-    acting.ask(_AGENT, _AGENT, c.UpdateKeylist([], [key]))
-    acting.ask(_AGENT, f"key:{key}", c.ReleaseKey(_AGENT, claim))
+    acting.ask(AGENT, AGENT, c.UpdateKeylist([c.ClaimedKey(key, claim)], []))
+    acting.ask(AGENT, f"key:{key}", c.ClaimKey(AGENT))
+    acting.ask(AGENT, AGENT, c.UpdateKeylist([], [key]))
+    acting.ask(AGENT, f"key:{key}", c.ReleaseKey(AGENT, claim))
 
 
 def _device(acting: Acting, number: int) -> None:
-    device = c.PushDevice("fcm", f"token {number}", "")
-    acting.ask(_AGENT, _AGENT, c.SetPushDevice(device))
+    set_device(acting, number + 1)
 
 
 def _used(acting: Acting, number: int) -> None:
-    acting.ask(_AGENT, f"invitation:once-{number}", c.UseInvitation(_AGENT))
+    acting.ask(AGENT, f"invitation:once-{number}", c.UseInvitation(AGENT))
 
 
 def _fetched(acting: Acting, _: int) -> None:
-    acting.ask(MEDIATOR, _AGENT, c.QueueEnvelopes("", [b"payload"]))
+    acting.ask(MEDIATOR, AGENT, c.QueueEnvelopes("", [b"payload"]))
     given = c.DeliverMessages("phone", "pickup/2.0", 10, 100_000, 60_000)
-    delivered = acting.ask(_AGENT, _AGENT, given).messages
-    acting.ask(_AGENT, _AGENT, c.RemoveMessages([m.message_id for m in delivered], "acknowledged"))
+    delivered = acting.ask(AGENT, AGENT, given).messages
+    acting.ask(AGENT, AGENT, c.RemoveMessages([m.message_id for m in delivered], "acknowledged"))
 
 
-ACTS: Final[dict[str, Callable[[Acting, int], None]]] = {
-    "a registration that is renewed until a later time (stays in the archive)": _renewed,
+ACTS: Final[dict[str, Act]] = {
+    "a registration that is renewed until a later time": _renewed,
     "a contract, also one that has expired": _contract,
+    "a contract that was removed": _removed,
+    "a contract request that is answered": _answered,
     "a public event that is published and withdrawn": _published,
     "a DIDComm agent that connects": _connected,
     "the same, erased": _erased,
     "a recipient key that is registered and given up": _given_up,
-    "a device for notifications that changes": _device,
+    "a device for notifications that another one replaces": _device,
     "a single-use invitation that is used": _used,
     "a message that is queued, fetched and acknowledged": _fetched,
 }
@@ -112,7 +134,7 @@ def test_as_many_rows_stay_for_ever_as_the_page_says(
 ) -> None:
     acting = Acting(log)
     _renewed(acting, 0)
-    acting.connect(_AGENT)
+    acting.connect(AGENT)
     ACTS[what](acting, 0)
     before = _rows_left(settings, log)
     for number in range(1, 1 + TIMES):

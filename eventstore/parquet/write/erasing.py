@@ -3,8 +3,8 @@
 The log says what is erased. A content that the log still has stays. If the log has a row without
 its content, the exported content goes only if another row says that it was erased: a damaged log
 takes nothing out of its export. A row that has left the log has no content
-(``eventstore.log.event_log``); of the rows with one only messages leave, and a row of another type
-that the log lacks is a loss.
+(``eventstore.log.event_log``): that of a message goes, that of another row also only if a row of
+the log says that it was erased; without such a row the other one is a loss.
 
 A row loses the names that the log's row has lost (``eventstore.log.name_erasure``). A row that has
 left the log loses the names of erased identities, if its seal covers its redacted state.
@@ -53,8 +53,9 @@ from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
 _TOPICS: Final = topics_of(*ERASING)
-_LEAVING: Final = type_name(MessageQueued)
-"""The only type with a content whose rows leave a log (``actors.archive.leaving_rows``)."""
+_MESSAGE: Final = type_name(MessageQueued)
+"""The type with a content that leaves the log with all that says that it was erased
+(``actors.archive.leaving_rows``)."""
 _KEYLIST: Final = type_name(KeylistUpdated)
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -86,9 +87,9 @@ def without_erased(log: LogReader, table: pa.Table) -> tuple[pa.Table, int]:
     states = table["state"].combine_chunks()
     numbers = pc.indices_nonzero(_have_content(states))
     rows = table.select(["position", "stream", "version", "type"]).take(numbers)
-    leaving = rows.filter(pc.equal(rows["type"], _LEAVING))["position"].to_pylist()
+    messages = rows.filter(pc.equal(rows["type"], _MESSAGE))["position"].to_pylist()
     exported = dict(zip(rows["position"].to_pylist(), _places(rows), strict=True))
-    erased = _erased(log, exported, leaving)
+    erased = _erased(log, exported, messages)
     if not erased:
         return table, 0
     gone = pc.is_in(table["position"], value_set=pa.array(sorted(erased), pa.int64()))
@@ -105,17 +106,18 @@ def _places(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
 
 
 def _erased(
-    log: LogReader, exported: Mapping[int, tuple[bytes, int]], leaving: Iterable[int]
+    log: LogReader, exported: Mapping[int, tuple[bytes, int]], messages: Iterable[int]
 ) -> set[int]:
     """The positions of those rows, exported with a content, whose content was erased since.
 
-    ``leaving``: the positions of those among them that may have left the log.
+    ``messages``: the positions of those among them that are messages.
     """
     if not exported:
         return set()
     seam = seam_position(log)
-    left = {position for position in leaving if position <= seam}
-    without: set[int] = set()
+    # Those that have left, or have no content in the log.
+    without = {position for position in exported if position <= seam}
+    left = without.intersection(messages)
     named: set[tuple[bytes, int]] = set()
     reached, last = min(exported) - 1, max(exported)
     while reached < last:
@@ -127,9 +129,11 @@ def _erased(
                 left.discard(row.position)
                 if row.content is None:
                     without.add(row.position)
+                else:
+                    without.discard(row.position)
         reached = page[-1].position if page else last
     # Most contents are erased soon, by rows of the pages above; for others, read their streams.
-    later = {exported[position] for position in without} - named
+    later = {exported[position] for position in without - left} - named
     for stream in {stream for stream, _ in later}:
         found = log.stream_rows(UUID(bytes=stream), topics=_TOPICS)
         named |= {(stream, version) for row in found for version in _versions(row.topic, row.state)}
