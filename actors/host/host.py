@@ -212,7 +212,8 @@ class Host:
 
     def snapshot_stats(self) -> HostStats:
         """Update the counters with what the host holds now, and return them."""
-        self.stats.partitions = sorted(self.ownership.owned)
+        # Also those that the next command claims again: after an outage none may come for long.
+        self.stats.partitions = sorted(self.ownership.holdings)
         self.cache.count_in(self.stats)
         self.stats.nonces = sum(len(p.nonces) for p in self.ownership.owned.values())
         self.registry.count_in(self.stats)

@@ -82,6 +82,16 @@ def test_no_command_is_answered_done_when_the_log_did_not_say_so(
     assert owner.snapshot_stats().append_failures == 1
 
 
+def test_an_owner_is_shown_as_one_after_an_outage_though_no_command_has_come(
+    faulty: FaultyLog,
+) -> None:
+    owner = host(faulty)
+    owned = owner.snapshot_stats().partitions
+    faulty.plan(FailNext())
+    assert run(owner, submission(ME, registration(ME))) == [UNAVAILABLE]
+    assert owner.snapshot_stats().partitions == owned
+
+
 def test_the_log_line_of_a_failed_append_names_the_requests_in_it(
     faulty: FaultyLog, caplog: pytest.LogCaptureFixture
 ) -> None:
