@@ -122,7 +122,7 @@ class WorkMeasures(Collector):
 
 outbound_measures: Final = partial(
     WorkMeasures,
-    ("poste_outbound_deliveries", "Messages sent to endpoints."),
+    ("poste_outbound_deliveries", "Messages that endpoints accepted, and tries that failed."),
     ("poste_outbound_agents", "Agents with deliveries pending."),
 )
 push_measures: Final = partial(

@@ -300,6 +300,7 @@ class DeliveryWorker:
             with nullcontext() if is_quick else self._may_be_stopped():
                 destination = await turn.enter_async_context(destinations.to(endpoint, self.did))
             if destination is None:
+                self._queue.counts["failed"] += 1  # a try, although no message was taken for it
                 return self._failed(hostname_of(endpoint), "no permitted address")
             outcome = await self._batch(destination, connection)
         if isinstance(outcome, DeliveryOutcome):

@@ -131,8 +131,10 @@ async def test_an_endpoint_without_a_permitted_address_is_tried_again_and_takes_
         agents.lookup, permitted=lambda address, _: address in reachable, wakes=ALICE
     )
     async with asyncio.timeout(WAIT_S):
-        while not agents.looked_up or not workers._queue.waiting:  # noqa: ASYNC110 - no event
+        while not workers.figures()["failed"] or not workers._queue.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
+    assert agents.looked_up
+    assert workers.figures() == {"delivered": 0, "failed": 1, "agents": 1}
     assert DeliverMessages not in network.identities().counts
     reachable.add(agents.addresses[0])
     workers.sender_seen(ALICE)
