@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -54,6 +55,12 @@ def export_metrics(
 
 def export_shown(reporters: Sequence[ExportReporter]) -> ExportShown:
     """What this process shows now of itself and of the export of each database."""
+    return ExportShown([reporter.figures() for reporter in reporters], families(_measures()))
+
+
+@cache
+def _measures() -> CollectorRegistry:
+    """The measures of this process; made once, or each step of the clock would move its start."""
     registry = CollectorRegistry()
     ProcessCollector(NAMESPACE, registry=registry)
-    return ExportShown([reporter.figures() for reporter in reporters], families(registry))
+    return registry

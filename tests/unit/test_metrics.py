@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -327,6 +327,18 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     assert samples(seen)["poste_log_position"] == 1_089
     behind = [(export["rows_behind"], export["caught_up_age_s"]) for export in seen.exports]
     assert behind == [(7, 2.5), (1_002, 2.5)]
+
+
+def test_the_start_of_a_process_that_only_exports_stays_when_the_clock_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start() -> float:
+        found = samples(export_shown([ExportReporter(None, lambda: 0)]))
+        return found["poste_process_start_time_seconds[('process', 'export')]"]
+
+    before = start()
+    monkeypatch.setattr(ProcessCollector, "_boot_time", lambda _self: 1.0)
+    assert start() == before
 
 
 def test_a_process_that_only_exports_shows_itself_and_how_long_it_is_behind_from_its_start() -> (
