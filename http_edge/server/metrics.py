@@ -82,7 +82,7 @@ _HOST_GAUGES: Final = {
     "cached_identities": ("poste_cached_identities", "Identities in memory."),
     "cached_bytes": ("poste_cached_bytes", "Bytes that the identities in memory take."),
     "nonces": ("poste_nonces", "Nonces in force."),
-    "leases": ("poste_leases", "Messages that are delivered and not yet acknowledged."),
+    "leases": ("poste_leases", "Messages that are delivered or held back, and not removed."),
     "sessions": (
         "poste_sessions",
         "Identities for which a client is connected or waiting at an edge.",
@@ -102,7 +102,7 @@ _LOG_UP: Final = {
 }
 _LOG_GAUGES: Final = {
     "log_position": ("poste_log_position", "Position of the newest row of the log."),
-    "identities": ("poste_identities", "Identities that have a queue, empty or not."),
+    "identities": ("poste_identities", "Identities that have or had a queue, erased ones too."),
     "queue_messages": ("poste_queue_messages", "Messages waiting in all queues."),
     "queue_bytes": ("poste_queue_bytes", "Bytes of the messages waiting in all queues."),
 }

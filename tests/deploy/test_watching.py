@@ -70,6 +70,7 @@ def _shown() -> dict[str, dict[str, set[str]]]:
 
 UNCOUNTED: Final[dict[str, dict[str, set[str]]]] = {
     "poste_connections_cut_total": {"cause": set()},
+    "poste_damaged_records_left_out_total": {},
     "poste_log_bytes": {"part": set()},
     "poste_push_notifications_total": {"result": set(push_notifier.RESULTS)},
 }
@@ -113,6 +114,7 @@ def test_every_fault_that_a_mediator_shows_is_alerted_on() -> None:
         "poste_up",
         "poste_log_up",
         "poste_short_of_disk",
+        "poste_damaged_records_left_out_total",
         "poste_append_failures_total",
         "poste_partitions_lost_total",
         *(name for name in SHOWN if name.endswith(("_fault_age_seconds", "_until_full"))),
