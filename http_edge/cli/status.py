@@ -24,6 +24,9 @@ _IF_IT_LASTS: Final = (
 def status(mediator: RunningMediator, *, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
+    Counts are since the start of their process. Those of deliveries to endpoints (outbound), push
+    notifications and refusals are of one edge: the metrics have all.
+
     Only for operators: this needs access to the mediator's data directory.
     """
     answer = mediator.ask("GET", "/status")
