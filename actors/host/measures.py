@@ -227,7 +227,7 @@ class HostMeasures:
         )
         self.removed = Counts(
             "poste_records_removed",
-            "Records removed by retention or by their owner, by kind and reason.",
+            "Messages that left a queue, and other records that retention removed, by reason.",
             ("kind", "reason"),
             registry,
         )
