@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Final
@@ -73,6 +74,8 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     measures: EdgeMeasures
     fetched: AgentDids | None = None
     """Fetcher of agents' DID documents, if the operator allows fetching."""
+    former_urls: Sequence[str] = ()
+    """URLs that this mediator had: agents may still know it by DIDs that contain one of them."""
 
 
 def pseudonym(keys: MediatorKeys) -> str:
@@ -90,14 +93,15 @@ def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
     return Invitations(key, didcomm.label, settings.url + PATH, public=didcomm.invites_everyone)
 
 
-def own_dids_of(settings: Settings, keys: MediatorKeys) -> OwnDids:
-    """Return the DIDComm v2 DIDs of the mediator with these settings."""
+def own_dids_of(settings: Settings, keys: MediatorKeys, former_urls: Sequence[str] = ()) -> OwnDids:
+    """Return the DIDComm v2 DIDs of the mediator with these settings, and these URLs before."""
     return OwnDids(
         KeyPair.from_seed(service_seed(keys)),
         own_services(settings.url + PATH),
         web_did=settings.mediator_did,
         # The document of this DID lists Decentrl's pre-key first, and some senders use the first.
         other_keys={"prekey": PrivateKey.of_x25519(keys.pre_private)},
+        former_services=[own_services(url + PATH) for url in former_urls],
     )
 
 
@@ -107,7 +111,7 @@ class DidCommMediator:
     def __init__(self, keys: MediatorKeys, dependencies: DidCommDependencies) -> None:
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
         identities, clock = dependencies.identities, dependencies.clock
-        self.own_dids = own_dids_of(settings, keys)
+        self.own_dids = own_dids_of(settings, keys, dependencies.former_urls)
         own = OwnAddress(settings.url + PATH, self.own_dids)
         fetched = dependencies.fetched
         known = None if fetched is None else fetched.known

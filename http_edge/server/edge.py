@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -97,8 +97,12 @@ class Edge:
         routes: Routes,
         placer: PlacerPort | None = None,
         clock: Clock = system_clock,
+        former_urls: Sequence[str] = (),
     ) -> None:
-        """An edge of hosts at ``ports``; see ``start``. Without ``placer`` owners never change."""
+        """An edge of hosts at ``ports``; see ``start``. Without ``placer`` owners never change.
+
+        ``former_urls`` are those by which agents may still know this mediator.
+        """
         self._settings = settings
         self._web = _fetched_dids(settings.did_web, web.METHODS)
         self._agent_dids = _fetched_dids(settings.did_web, methods(clock))
@@ -128,7 +132,7 @@ class Edge:
         self._push_notifier = _push_notifier(settings, identities)
         self._placer = placer or FixedPlaces(self._gateway.routes)
         self._in_flight = InFlight(settings.limits)
-        self._mediation = self._didcomm(keys, identities, clock)
+        self._mediation = self._didcomm(keys, identities, clock, former_urls)
         listener = partial(
             HttpListener,
             settings,
@@ -219,7 +223,11 @@ class Edge:
         )
 
     def _didcomm(
-        self, keys: MediatorKeys, identities: Identities, clock: Clock
+        self,
+        keys: MediatorKeys,
+        identities: Identities,
+        clock: Clock,
+        former_urls: Sequence[str],
     ) -> DidCommMediator | None:
         settings, rates = self._settings, self._settings.rates
         if not settings.didcomm.enabled:
@@ -236,6 +244,7 @@ class Edge:
             self._refusals.counts,
             self._measures,
             self._agent_dids,
+            former_urls,
         )
         return DidCommMediator(keys, didcomm)
 

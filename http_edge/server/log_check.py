@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from actors.core.identity import FOLD
 from actors.host.clock import new_id
@@ -31,17 +28,15 @@ from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.crypto.private_files import KeyFileRefused, replace_private
+from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, ended_by
 from http_edge.server.hosts import host_leases, placement_of
+from http_edge.server.start_notes import log_id_path, noted
 from http_edge.settings.settings import Settings
-from http_edge.settings.value_types import WILDCARDS, split_listen
 
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
-_URL_MARK: Final = "public_url"
-_RULES_MARK: Final = "rules_of_nodes"
 _ALONE: Final = "mediator"
 _POLL_S: Final = 0.1
 _ENDINGS: Final[Endings] = {
@@ -90,16 +85,28 @@ def check_log(settings: Settings) -> dict[int, str]:
         if away and not any(databases.COUNT in log.settings() for log in logs.values()):
             raise next(iter(away.values()))
         _check(settings, logs)
-        if 0 in logs:
-            _note(settings, logs[0])
     return {number: str(error) for number, error in away.items()}
+
+
+def note_start(settings: Settings, away: Container[int]) -> Sequence[str]:
+    """Note what the next start compares, in the databases of the log that are not ``away``.
+
+    For a start that has passed all its checks. Return the mediator's former URLs.
+
+    Raises:
+        Stop: a database has failed since the checks.
+    """
+    numbers = [number for number in range(len(settings.log_dsns)) if number not in away]
+    with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
+        logs = {number: opened.enter_context(_opened(settings, number)) for number in numbers}
+        return noted(settings, logs)
 
 
 def why_unserved(settings: Settings, number: int) -> str | None:
     """Check a database that was away as a start does; why it cannot be served, None if it can.
 
-    It notes in the first one what a start would have noted. Another database tells which log it has
-    to belong to.
+    It notes in it what a start would have noted. Another database tells which log it has to belong
+    to.
     """
     others = [other for other in range(len(settings.log_dsns)) if other != number]
     try:
@@ -113,8 +120,7 @@ def why_unserved(settings: Settings, number: int) -> str | None:
                     if other == others[-1]:
                         raise
             _check(settings, logs)
-            if number == 0:
-                _note(settings, logs[0])
+            noted(settings, {number: logs[number]})
     except Stop as stop:
         reason = stop.__cause__ if isinstance(stop.__cause__, LogUnavailable) else stop.message
         return str(reason)
@@ -160,24 +166,9 @@ def _check(settings: Settings, logs: Mapping[int, EventLog]) -> None:
         _check_states(log, each[number])
 
 
-def _note(settings: Settings, log: EventLog) -> None:
-    """Note in the first database, and in the data directory, what the next start compares."""
-    _note_url(settings, log)
-    if settings.node_address is not None:
-        _note_rules(settings, log)
-    log_id = log.setting("log_id", new_id())
-    with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
-        replace_private(_served(settings), f"{log_id}\n".encode())
-
-
-def _served(settings: Settings) -> Path:
-    """The file with the id of the log that was served from this data directory."""
-    return settings.data_dir / "log-id"
-
-
 def _check_emptiness(settings: Settings, log: LogReader) -> None:
     """Refuse an empty log if another one was served here before: that one was lost."""
-    path = _served(settings)
+    path = log_id_path(settings)
     if path.exists() and not log.position() and "log_id" not in log.settings():
         raise Stop(
             Exit.UNSAFE,
@@ -276,62 +267,6 @@ def only_mediator(settings: Settings) -> Iterator[None]:
                 except LockedElsewhere as error:
                     raise _beside_another() from error
         yield
-
-
-def _note_url(settings: Settings, log: EventLog) -> None:
-    """Warn if clients knew the mediator by another address; from now on they know it by this one.
-
-    The mediator's DIDs in DIDComm v2 contain the address: it does not read messages for others.
-    Warn as well if only clients on this machine can reach the address, but others may call.
-    """
-    if settings.public_url is None and split_listen(settings.listen)[0] in WILDCARDS:
-        of_did = "; set it before the first start, because a log keeps its DID for ever"
-        _LOG.warning(
-            "public_url is not set: invitations and %s name localhost, where clients on other"
-            " machines do not find this mediator%s",
-            *(("DIDs", of_did) if settings.did is None else ("DIDs of DIDComm v2", "")),
-        )
-    known = log.setting(_URL_MARK, settings.url)
-    if known != settings.url:
-        _LOG.warning(
-            "public_url differs from that of the last start, here or on another node: wallets of"
-            " DIDComm v2 that know the mediator by the former one get no answers, and forwards that"
-            " name it are lost",
-            extra={"former": known, "public_url": settings.url},
-        )
-        log.mark(_URL_MARK, settings.url)
-
-
-def _note_rules(settings: Settings, log: EventLog) -> None:
-    """Warn if this node's rules differ from those of the node that started last, and do harm.
-
-    What one node would keep another one removes for good, and whom one would refuse another one
-    admits for good. Each placer undoes what the one before it did, and releases identities whose
-    load their hosts do not count. The log keeps a digest of the names, because an erasure would
-    not reach them.
-    """
-    rules = {
-        "placement": settings.placement,
-        "dedicated_dids": sha256(" ".join(sorted(settings.dedicated_dids)).encode()).hexdigest(),
-        "limits.host_lease_s": settings.limits.host_lease_s,
-        "limits.dedicate_above_commands_per_s": settings.limits.dedicate_above_commands_per_s,
-        "protocol.registration": settings.protocol.registration,
-        "didcomm.registration": settings.didcomm.registration,
-        "archive.keep_s": settings.archive.keep_s,
-        **{f"retention.{name}": value for name, value in settings.retention.model_dump().items()},
-    }
-    text = msgspec.json.encode(rules).decode()
-    known = log.setting(_RULES_MARK, text)
-    if known != text:
-        former = msgspec.json.decode(known, type=dict[str, object])
-        differ = [name for name, value in rules.items() if former.get(name, value) != value]
-        if differ:
-            _LOG.warning(
-                "settings differ from those with which the last node started, and have to be the"
-                " same on every node: %s",
-                ", ".join(differ),
-            )
-        log.mark(_RULES_MARK, text)
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,22 +45,36 @@ class RayEdge:
     """One edge process. ``serve`` runs until ``stop``; call it again after a restart."""
 
     def __init__(
-        self, name: str, settings: Settings, prepare: Prepare, public_halves: tuple[bytes, bytes]
+        self,
+        name: str,
+        settings: Settings,
+        prepare: Prepare,
+        public_halves: tuple[bytes, bytes],
+        former_urls: Sequence[str] = (),
     ) -> None:
         """An edge of the mediator with the keys of these ``MediatorKeys.public_halves``.
+
+        Agents may still know the mediator by ``former_urls``.
 
         If a restart fails, the process ends and is started again.
         """
         try:
             prepare(name)
-            self._open(name, settings, public_halves)
+            self._open(name, settings, public_halves, former_urls)
         except Exception as error:
             if is_restart():
                 end_failed_start(error)
             raise
 
-    def _open(self, name: str, settings: Settings, public_halves: tuple[bytes, bytes]) -> None:
+    def _open(
+        self,
+        name: str,
+        settings: Settings,
+        public_halves: tuple[bytes, bytes],
+        former_urls: Sequence[str],
+    ) -> None:
         self._settings = settings
+        self._former_urls = former_urls
         self._public_halves = public_halves
         self._name = name
         placement = placement_of(settings)
@@ -103,6 +118,7 @@ class RayEdge:
             lambda host: self._port(host, edge),
             routes=self._routes,
             placer=self._placers,
+            former_urls=self._former_urls,
         )
         for database, placer in enumerate(self._placers.each if self._placers else ()):
             _ = self._following.run(self._follow(edge, database, placer))
@@ -182,7 +198,11 @@ def edge_name(index: int, node: str) -> str:
 
 
 def start_edge(
-    name: str, settings: Settings, prepare: Prepare, public_halves: tuple[bytes, bytes]
+    name: str,
+    settings: Settings,
+    prepare: Prepare,
+    public_halves: tuple[bytes, bytes],
+    former_urls: Sequence[str],
 ) -> Any:
     """Start an edge as an actor: Ray restarts it whenever it dies; it ends with this process.
 
@@ -196,4 +216,4 @@ def start_edge(
         max_concurrency=10_000,
         num_cpus=0,
     )
-    return remote.remote(name, settings, prepare, public_halves)
+    return remote.remote(name, settings, prepare, public_halves, former_urls)

@@ -39,7 +39,7 @@ from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults, note
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_leases, host_options, placement_of
-from http_edge.server.log_check import check_log, only_mediator, why_unserved
+from http_edge.server.log_check import check_log, note_start, only_mediator, why_unserved
 from http_edge.server.metrics import Scrape, metrics_served, metrics_socket
 from http_edge.server.ray_edge import edge_name, start_edge
 from http_edge.server.status_files import database_numbers, publish_away
@@ -209,6 +209,7 @@ class _Mediator:
         self._token = token
         self._clock = clock
         self._keys = keys
+        self._former_urls: Sequence[str] = ()
         self._node: ClusterNode | None = None
         self._started_s = started_s
         self._prepare = prepare
@@ -227,14 +228,14 @@ class _Mediator:
             return int(self._exit)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings, self._away, vital=self._vital)
-            try:
-                await self._unless_stopping(self._join(self._node))
-            except Stop:
+        has_entered = False
+        try:
+            has_entered = await self._unless_stopping(self._enter())
+        finally:
+            if self._node is not None and not has_entered:
                 await self._node.stop()
-                raise
-            if self._stopping.is_set():
-                await self._node.stop()
-                return int(self._exit)
+        if not has_entered:
+            return int(self._exit)
         watching = [self._vital(each) for each in self._start()]
         watching += [self._vital(self._serve_once_back(number)) for number in self._away]
         serving = [self._vital(self._keep_serving(edge)) for edge in self._edges.values()]
@@ -270,21 +271,25 @@ class _Mediator:
         _LOG.info("stopping", extra={"signal": number.name})
         self._stopping.set()
 
-    async def _join(self, node: ClusterNode) -> None:
+    async def _enter(self) -> None:
         """Join the cluster, but not without a database that other nodes serve: it is not away.
 
+        After this last check note in the log what serves it from now on.
+
         Raises:
-            Stop: as ``ClusterNode.join``, or there is such a database: says which one, and why it
-                cannot be opened here.
+            Stop: as ``ClusterNode.join`` and ``note_start``, or there is such a database: says
+                which one, and why it cannot be opened here.
         """
-        await node.join()
-        for number in await node.served_elsewhere() if self._away else ():
-            raise Stop(
-                Exit.UNREACHABLE,
-                f"Database {number} of the log cannot be opened here, and other nodes have all its"
-                f" shards: {self._away[number]}.",
-                "See --log, and the network from here to that database.",
-            )
+        if (node := self._node) is not None:
+            await node.join()
+            for number in await node.served_elsewhere() if self._away else ():
+                raise Stop(
+                    Exit.UNREACHABLE,
+                    f"Database {number} of the log cannot be opened here, and other nodes have all"
+                    f" its shards: {self._away[number]}.",
+                    "See --log, and the network from here to that database.",
+                )
+        self._former_urls = await asyncio.to_thread(note_start, self._settings, self._away)
 
     def _start(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Start hosts and edges; yield what keeps each of them answering."""
@@ -301,7 +306,8 @@ class _Mediator:
         silent_s_max = self._settings.limits.process_silent_s_max
         for index in range(self._settings.edges):
             name = edge_name(index, self._settings.node or "")
-            edge = self._edges[name] = start_edge(name, self._settings, self._prepare, self._keys)
+            parts = self._settings, self._prepare, self._keys, self._former_urls
+            edge = self._edges[name] = start_edge(name, *parts)
             yield keep_answering(name, edge.listening.remote, silent_s_max)
 
     def _start_database(

@@ -98,6 +98,7 @@ class Mediator:
     def __init__(self, data_dir: Path, clock: HandClock, **settings: Any) -> None:
         self.clock = clock
         self.settings = _settings(data_dir, settings)
+        self.former_urls: list[str] = []
         self._ids = itertools.count(1)
         self._nonces = itertools.count(1)
         self.hosts = LocalHosts(self.settings, clock=clock, new_id=self._new_id)
@@ -114,7 +115,15 @@ class Mediator:
         for index in range(self.settings.edges):
             name = f"edge-{index}"
             ports = self.hosts.ports_of(name)
-            edge = Edge(name, self.settings, KEYS, ports, routes=self.routes(), clock=self.clock)
+            edge = Edge(
+                name,
+                self.settings,
+                KEYS,
+                ports,
+                routes=self.routes(),
+                clock=self.clock,
+                former_urls=self.former_urls,
+            )
             self.hosts.attach(name, edge.take_push)
             self.edges.append(edge)
             self.ports.append(await edge.start())
@@ -140,6 +149,11 @@ class Mediator:
             self.settings = _settings(self.settings.data_dir, settings)
             self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=self._new_id)
         await self.start()
+
+    async def move(self, public_url: str) -> None:
+        """Restart with another public URL, and know the URLs so far as former ones."""
+        self.former_urls.append(self.settings.url)
+        await self.restart({"listen": self.settings.listen, "public_url": public_url})
 
     def log_position(self) -> int:
         """The position of the newest row of the log, seals included."""

@@ -23,18 +23,25 @@ from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
-from http_edge.server.log_check import check_log, only_mediator, why_unserved
+from http_edge.server.log_check import check_log, note_start, only_mediator, why_unserved
 from http_edge.settings.settings import Archive, Postgres, Settings
 from tests.database_server import DatabaseServer, database_directory
 from tests.full_disk import files_up_to
 from tests.log.raw_sql import run_sql
 
 
+def begin(settings: Settings) -> dict[int, str]:
+    """Check the log and note the start, as a mediator does that goes on to serve."""
+    away = check_log(settings)
+    note_start(settings, away)
+    return away
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Of a mediator that served a log with a row, and stopped."""
     made = Settings(did="did:web:mediator.example", data_dir=tmp_path)
-    check_log(made)
+    begin(made)
     with closing(open_log(made.log_dsn)) as log:
         sealed = seal(
             [], [], partition="shard-0", epoch=1, at_ms=1, window_ms=1, nonces=b"", previous=GENESIS
@@ -45,14 +52,14 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_same_log_is_served_again(settings: Settings) -> None:
     known = (settings.data_dir / "log-id").read_text()
-    assert check_log(settings) == {}
+    assert begin(settings) == {}
     assert (settings.data_dir / "log-id").read_text() == known
 
 
 def test_a_full_disk_leaves_the_name_of_the_log_that_was_served(settings: Settings) -> None:
     known = (settings.data_dir / "log-id").read_text()
     with closing(open_log(settings.log_dsn)), files_up_to(0):
-        assert check_log(settings) == {}
+        assert begin(settings) == {}
     assert (settings.data_dir / "log-id").read_text() == known
 
 
@@ -70,7 +77,7 @@ def test_an_empty_log_beside_used_keys_is_refused_until_the_operator_says_otherw
         assert refused.value.exit_code == Exit.UNSAFE
         assert "poste restore" in refused.value.remedy
     (settings.data_dir / "log-id").unlink()
-    check_log(settings)
+    begin(settings)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +108,7 @@ def test_a_log_is_served_with_the_keys_of_its_mediator_alone(settings: Settings,
 def test_keys_that_were_made_beforehand_are_no_used_keys(tmp_path: Path) -> None:
     settings = Settings(did="did:web:mediator.example", data_dir=tmp_path / "served")
     settings.data_dir.mkdir()
-    check_log(settings)
+    begin(settings)
     other = Settings(did="did:web:mediator.example", data_dir=tmp_path / "new")
     other.data_dir.mkdir()
     other.keys_path.write_bytes(settings.keys_path.read_bytes())
@@ -167,12 +174,12 @@ def test_what_a_start_without_the_first_database_could_not_note_is_noted_when_it
     tmp_path: Path, two_postgres_urls: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=two_postgres_urls)
-    check_log(made.on_node("first", "127.0.0.1"))
+    begin(made.on_node("first", "127.0.0.1"))
     (tmp_path / "log-id").unlink()
     node = made.model_copy(update={"public_url": "https://new.example", "placement": "dedicated"})
     node = node.on_node("second", "127.0.0.1")
     nowhere = f"postgresql://poste@db.invalid/poste {node.log_dsns[1]}"
-    assert set(check_log(node.model_copy(update={"log": nowhere}))) == {0}
+    assert set(begin(node.model_copy(update={"log": nowhere}))) == {0}
     assert caplog.messages == []
     assert why_unserved(node, 0) is None
     said = " ".join(caplog.messages)
@@ -288,12 +295,12 @@ def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
 ) -> None:
     moved = settings.model_copy(update={"public_url": "https://elsewhere.example"})
     for each, warned in ((settings, 0), (moved, 1), (moved, 1), (settings, 2)):
-        check_log(each)
+        begin(each)
         found = [one.message.startswith("public_url differs") for one in caplog.records]
         assert sum(found) == warned
     warnings = [one for one in caplog.records if "former" in one.__dict__]
     assert [one.__dict__["former"] for one in warnings] == [settings.url, moved.url]
-    assert all("forwards that name it are lost" in one.message for one in warnings)
+    assert all("only as long as the former one leads here" in one.message for one in warnings)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +319,7 @@ def test_an_address_that_only_this_machine_knows_is_warned_of_where_others_may_c
     public_url: str | None,
     is_warned: bool,
 ) -> None:
-    check_log(settings.model_copy(update={"listen": listen, "public_url": public_url}))
+    begin(settings.model_copy(update={"listen": listen, "public_url": public_url}))
     found = [one.message.startswith("public_url is not set") for one in caplog.records]
     assert any(found) == is_warned
 
@@ -321,7 +328,7 @@ def test_an_address_that_only_this_machine_knows_is_warned_of_where_others_may_c
 def test_the_warning_of_an_unset_address_is_about_the_kept_did_only_if_that_names_localhost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, did: str | None
 ) -> None:
-    check_log(Settings(did=did, data_dir=tmp_path, listen="0.0.0.0:8080"))
+    begin(Settings(did=did, data_dir=tmp_path, listen="0.0.0.0:8080"))
     (said,) = caplog.messages
     assert ("a log keeps its DID for ever" in said) == (did is None)
     assert ("DIDs of DIDComm v2 name localhost" in said) == (did is not None)
@@ -345,13 +352,13 @@ def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_th
     named = "placement, dedicated_dids, limits.dedicate_above_commands_per_s"
     named += ", protocol.registration, didcomm.registration, archive.keep_s, retention.messages_s"
     for each, warned in ((node, 0), (node, 0), (strict, 1), (strict, 1), (node, 2)):
-        check_log(each)
+        begin(each)
         found = [one for one in caplog.messages if one.startswith("settings differ")]
         assert len(found) == warned
         assert all(one.endswith(f": {named}") for one in found)
         with closing(open_log(settings.log_dsn)) as log:
             assert "did:example:someone" not in str(log.settings())
-    check_log(strict.model_copy(update={"node": None, "node_address": None}))
+    begin(strict.model_copy(update={"node": None, "node_address": None}))
     assert len([one for one in caplog.messages if one.startswith("settings differ")]) == warned
 
 

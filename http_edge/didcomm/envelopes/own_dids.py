@@ -9,7 +9,7 @@ choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -55,12 +55,14 @@ class OwnDids:
         *,
         web_did: str = "",
         other_keys: Mapping[str, PrivateKey] | None = None,
+        former_services: Iterable[Sequence[Json]] = (),
     ) -> None:
         """Make the DIDs of ``key``; their documents have ``services`` (``own_services``).
 
         ``web_did`` is a DID whose document another module serves (``merged``), or empty.
         ``other_keys`` are the other key agreement keys in that document, by fragment: a sender may
-        use any of them.
+        use any of them. Peers may still know the key by DIDs with ``former_services``: these are
+        ours, too, and are granted to no agent.
         """
         self.key = key
         self.agreement = PrivateKey.of_x25519(key.curve_private)
@@ -74,6 +76,7 @@ class OwnDids:
         self.peer4 = encode_peer4(self._document())
         self.peer4_short = peer4_short(self.peer4)
         self.web = web_did
+        self._former = [OwnDids(key, each) for each in former_services]
 
     @cached_property
     def by_kid(self) -> Mapping[str, OwnDid]:
@@ -98,10 +101,10 @@ class OwnDids:
     def routing(self, did: str) -> str:
         """Return the DID to grant to an agent that knows us by ``did``, empty for none.
 
-        A hash is granted as the DID that it is of: the agent's senders have not seen that one.
+        A hash is granted as the DID that it is of: the agent's senders have not seen that one. In
+        place of a DID with former services the agent is granted the one with the present ones.
         """
-        hashed = {self.peer4_short: self.peer4, canonical_name(self.peer2): self.peer2}
-        return hashed.get(did, did or self.did_key)
+        return self._granted.get(did, did or self.did_key)
 
     def merged(self, document: Json) -> Json:
         """Return the document of ``web`` with the DIDComm keys and services appended.
@@ -123,6 +126,14 @@ class OwnDids:
         return whole
 
     @cached_property
+    def _granted(self) -> Mapping[str | None, str]:
+        granted = dict[str | None, str]()
+        for own in (self, *self._former):
+            granted |= dict.fromkeys((own.peer4, own.peer4_short), self.peer4)
+            granted |= dict.fromkeys((own.peer2, canonical_name(own.peer2)), self.peer2)
+        return granted
+
+    @cached_property
     def _all(self) -> Sequence[OwnDid]:
         key = self.agreement
         signing, agreement = self.did_key.split(":")[2], self.x25519.split(":")[2]
@@ -131,7 +142,9 @@ class OwnDids:
             # An X25519 key cannot sign; the did:key of the signing key does.
             OwnDid(self.x25519, f"{self.did_key}#{signing}", f"{self.x25519}#{agreement}", key),
         ]
-        dids = [self.peer2, self.peer4, self.peer4_short, canonical_name(self.peer2), self.web]
+        dids = [self.web]
+        for one in (self, *self._former):
+            dids += [one.peer2, one.peer4, one.peer4_short, canonical_name(one.peer2) or ""]
         return own + [OwnDid(did, did + _SIGNING, did + _AGREEMENT, key) for did in dids if did]
 
     def _fragments(self, did: str) -> Sequence[str]:
