@@ -3,8 +3,9 @@
 These are five Python processes, each with its memory, a share of a core while it runs, and a tenth
 of the work of a start; the API server counts usage even where it has no dashboard. Ray's signal
 handlers are left out too: they end the process wherever it is, even within Ray, which then ends
-with another signal. Ray has no public switch for this, so this is the only module that knows how
-Ray starts its processes, in one release; any other release starts with all of its parts.
+with another signal. Ray's processes get process groups of their own. Ray has no public switch for
+this, so this is the only module that knows how Ray starts its processes, in one release; any other
+release starts with all of its parts.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def unused_left_out() -> Iterator[None]:
         (node, "start_api_server", _nothing_of),
         (utils, "set_sigterm_handler", _nothing_of),
         (services, "start_ray_process", without_agents),
+        # A signal to the group of this process would end Ray beneath hosts and edges that stop.
+        (services, "ConsolePopen", partial(services.ConsolePopen, process_group=0)),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, other in replaced:

@@ -136,8 +136,9 @@ def begin_child(process: str, *, niceness: int) -> tuple[Settings, int | None, t
     # Python's own lines about a failure would wait for a stderr that is not read.
     sys.excepthook = partial(_log_failure, process)
     stopping = threading.Event()
-    # Ctrl-C reaches the whole group of processes; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A signal to stop may be for the whole group of processes (Ctrl-C); the parent decides.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
     (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
     return settings, database, stopping

@@ -146,8 +146,12 @@ async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_i
 
 @pytest.mark.parametrize(
     ("says", "code"),
-    [('import logging; logging.getLogger("poste.test").info("done")', 0), ("1 / 0", 1)],
-    ids=["line", "failure"],
+    [
+        ('import logging; logging.getLogger("poste.test").info("done")', 0),
+        ("1 / 0", 1),
+        ("import signal; [signal.raise_signal(number) for number in (2, 15)]", 0),
+    ],
+    ids=["line", "failure", "signals of its group, which its parent decides about"],
 )
 def test_a_child_whose_stderr_is_not_read_goes_on_to_its_end(says: str, code: int) -> None:
     begin = "from http_edge.server.child_process import begin_child; begin_child('x', niceness=0)"

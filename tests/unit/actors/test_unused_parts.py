@@ -5,6 +5,7 @@ That none of it runs beside a mediator: ``tests/cluster/test_start_and_stop.py``
 
 from __future__ import annotations
 
+import os
 import signal
 from tempfile import TemporaryFile
 from typing import Any
@@ -19,8 +20,9 @@ from actors.ray.unused_parts import unused_left_out
 
 def replaced() -> list[Any]:
     """What Ray starts processes by, and sets a handler of signals."""
-    of_module = vars(services)["start_ray_process"], vars(utils)["set_sigterm_handler"]
-    return [Node.start_log_monitor, Node.start_monitor, Node.start_api_server, *of_module]
+    of_services = [vars(services)[name] for name in ("start_ray_process", "ConsolePopen")]
+    of_node = [Node.start_log_monitor, Node.start_monitor, Node.start_api_server]
+    return [*of_node, *of_services, vars(utils)["set_sigterm_handler"]]
 
 
 def refused(before: list[Any]) -> None:
@@ -74,3 +76,15 @@ def test_a_process_that_ray_starts_is_ended_by_sigterm() -> None:
         said.seek(0)
         held = int(said.read().split()[1], base=16)
     assert not held & 1 << signal.SIGTERM - 1
+
+
+def test_a_signal_to_all_of_a_mediators_group_does_not_end_ray_beneath_it() -> None:
+    with TemporaryFile("w+") as said, unused_left_out():
+        command = ["cat", "/proc/self/stat"]
+        started = services.start_ray_process(
+            command, "gcs_server", fate_share=False, stdout_file=said
+        )
+        assert started.process.wait() == 0
+        said.seek(0)
+        pid, _, _, _, group, *_ = said.read().split()
+    assert pid == group != str(os.getpgrp())
