@@ -55,7 +55,11 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
 """For this long the pool retries a broken connection, and after that at the next use: the library
 doubles its pauses, so after a long outage it would wait for as long again."""
-_ENCODED: Final = "the URL cannot be read (in a password write % as %25, @ as %40, / as %2F)"
+_ENCODED: Final = (
+    "the URL cannot be read (in a password or name write % as %25, @ as %40, / as %2F)"
+)
+_LOGIN: Final = re.compile("^[^@/]*@")
+_PORTS: Final = re.compile("[0-9,]*")
 _TRIES: Final = 5
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
@@ -321,6 +325,15 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
         raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
 
 
+def first_server(dsn: str) -> str:
+    """The host that a connection string names first; empty for none.
+
+    Raises:
+        LogUnusable: the URL cannot be read.
+    """
+    return str(_parameters(dsn, PostgresBounds()).get("host", "")).partition(",")[0]
+
+
 def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
     """Whether each server refuses for a reason that no further try with this URL will remove.
 
@@ -422,10 +435,10 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
         # What follows quotes the URL, and may be a part of the password.
         why = re.split('[:"]', str(error))[0].strip()
         raise LogUnusable(f"PostgreSQL: {_ENCODED}: {why}") from None
-    # The host begins behind the first @, and the database behind the first /: an @ within the host,
-    # or in a URL of no user, is the end of a password.
-    url = dsn.partition("://")[2].partition("?")[0]
-    if "@" in str(parameters.get("host", "")) or ("@" in url and "user" not in parameters):
+    # User and password end at the first @ or /: what is left of a password with one of these goes on
+    # as host, port or database, which errors quote.
+    places = _LOGIN.sub("", dsn.partition("://")[2]).partition("?")[0]
+    if "@" in places or not _PORTS.fullmatch(str(parameters.get("port", ""))):
         raise LogUnusable(f"PostgreSQL: {_ENCODED}")
     if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.

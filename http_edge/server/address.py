@@ -8,8 +8,8 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
+from eventstore.log.errors import LogUnusable
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import split_listen
 
@@ -55,11 +55,18 @@ def address_towards(dsns: Sequence[str]) -> str:
     The name of a server that is away may be unknown.
 
     Raises:
-        Stop: the URLs name no server, or no server is found.
+        Stop: the URLs name no server, or no server is found; or a URL cannot be read.
     """
+    # Imported here, so that a process without PostgreSQL needs no driver.
+    from eventstore.stores.postgres_connections import first_server  # noqa: PLC0415
+
     unfound: list[str] = []
     for dsn in dsns:
-        server = (urlsplit(dsn).hostname or "").partition(",")[0]
+        try:
+            server = first_server(dsn)
+        except LogUnusable as error:
+            why = f"The event log cannot be opened: {error}."
+            raise Stop(Exit.UNREACHABLE, why, "See --log.") from error
         try:
             family, kind, *_, address = socket.getaddrinfo(
                 server, _DISCARD, type=socket.SOCK_DGRAM

@@ -43,7 +43,7 @@ _PLAIN: Final[Mapping[str, TypeAdapter[Any]]] = {
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """NUL, and what Python reads where bytes are not UTF-8."""
 _USER_PASSWORD: Final = re.compile(r"(://[^:/@?]*):.*@")
-_QUERY_PASSWORD: Final = re.compile(r"(password=)[^&]*")
+_QUERY_PASSWORD: Final = re.compile(r"(password=)[^&]*(&[^&=]*(?=&|$))*")
 _S = TypeVar("_S", bound=Section)
 
 

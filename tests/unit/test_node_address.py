@@ -42,6 +42,12 @@ def test_without_a_way_to_the_server_the_operator_is_asked_to_name_it(dsn: str) 
     assert "secret" not in stopped.value.message
 
 
+def test_a_password_that_ends_the_name_of_its_user_too_early_is_not_taken_for_a_server() -> None:
+    with pytest.raises(Stop, match="the URL cannot be read") as stopped:
+        address_towards(["postgresql://poste:a@hunter2/b@127.0.0.1/poste"])
+    assert "hunter2" not in stopped.value.message
+
+
 @pytest.mark.parametrize(
     "address", ["192.0.2.1", "2001:db8::1"]
 )  # of documentation (RFC 5737, 3849)

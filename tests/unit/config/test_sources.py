@@ -388,6 +388,9 @@ def test_a_password_is_never_shown() -> None:
     assert (
         shown(settings)["log"] == "postgresql://poste:***@db/poste?sslmode=require&password=***&x=1"
     )
+    log = "postgresql://poste@db/poste?password=a&hunter2&b&sslmode=require"
+    settings = load_settings({"log": log}, NONE).settings
+    assert shown(settings)["log"] == "postgresql://poste@db/poste?password=***&sslmode=require"
 
 
 def test_every_value_in_force_is_shown() -> None:
