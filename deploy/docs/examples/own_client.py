@@ -133,8 +133,12 @@ async def main(url: str) -> None:
     """Let Alice write to Bob through the mediator at this address."""
     url = url.rstrip("/")
     async with aiohttp.ClientSession() as session:
-        async with session.get(url + "/.well-known/did.json") as response:
-            mediator = await response.json()
+        document = url + "/.well-known/did.json"
+        try:
+            async with session.get(document, raise_for_status=True) as response:
+                mediator = await response.json()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            sys.exit(f"no mediator answers at {url}: {error}")
         alice = Identity("alice", url, mediator, session)
         bob = Identity("bob", url, mediator, session)
         for identity in (alice, bob):  # a contract with the mediator is the registration
