@@ -22,7 +22,7 @@ from eventsourcing import persistence
 from eventsourcing.persistence import PersistenceError
 from psycopg import Connection, Error, OperationalError, ProgrammingError, pq
 from psycopg.abc import PQGen
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.errors import (
     Diagnostic,
     InvalidParameterValue,
@@ -40,12 +40,12 @@ from typing_extensions import override
 from eventstore.log.errors import (
     LogFull,
     LogUnavailable,
-    LogUnusable,
     ReadCancelled,
     ReadTooLong,
     UnsafeLog,
 )
 from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_urls import each_server, parameters_of, servers_in
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -55,11 +55,6 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
 """For this long the pool retries a broken connection, and after that at the next use: the library
 doubles its pauses, so after a long outage it would wait for as long again."""
-_ENCODED: Final = (
-    "the URL cannot be read (in a password or name write % as %25, @ as %40, / as %2F)"
-)
-_LOGIN: Final = re.compile("^[^@/]*@")
-_PORTS: Final = re.compile("[0-9,]*")
 _TRIES: Final = 5
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
@@ -196,7 +191,7 @@ class PostgresConnections:
         self._bounds = bounds
         self._allow_unsafe = allow_unsafe
         parameters = _parameters(dsn, bounds)
-        servers = _servers(parameters)
+        servers = servers_in(parameters)
         self._is_one_of_several = servers > 1
         self._refused = ""
         self._try(parameters)
@@ -325,15 +320,6 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
         raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
 
 
-def first_server(dsn: str) -> str:
-    """The host that a connection string names first; empty for none.
-
-    Raises:
-        LogUnusable: the URL cannot be read.
-    """
-    return str(_parameters(dsn, PostgresBounds()).get("host", "")).partition(",")[0]
-
-
 def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
     """Whether each server refuses for a reason that no further try with this URL will remove.
 
@@ -345,9 +331,9 @@ def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
     Raises:
         LogUnusable: the URL cannot be read.
     """
-    parameters = {**_parameters(dsn, bounds), "row_factory": None, "bounds": None}
+    parameters = parameters_of(dsn, bounds)
     # As psycopg does, and unlike libpq, which asks no other server after one that refuses.
-    return all(_refuses(one, bounds.connect_s_max) for one in _each_server(parameters))
+    return all(_refuses(one, bounds.connect_s_max) for one in each_server(parameters))
 
 
 def _refuses(parameters: Mapping[str, Any], connect_s_max: float) -> bool:
@@ -424,42 +410,8 @@ def _session(connection: Connection[Any]) -> int:
 
 
 def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
-    try:
-        parameters = conninfo_to_dict(
-            dsn,
-            connect_timeout=max(1, round(bounds.connect_s_max)),
-            # Otherwise texts from a database without an encoding would come as bytes.
-            client_encoding="UTF8",
-        )
-    except ProgrammingError as error:
-        # What follows quotes the URL, and may be a part of the password.
-        why = re.split('[:"]', str(error))[0].strip()
-        raise LogUnusable(f"PostgreSQL: {_ENCODED}: {why}") from None
-    # User and password end at the first @ or /: what is left of a password with one of these goes on
-    # as host, port or database, which errors quote.
-    places = _LOGIN.sub("", dsn.partition("://")[2]).partition("?")[0]
-    if "@" in places or not _PORTS.fullmatch(str(parameters.get("port", ""))):
-        raise LogUnusable(f"PostgreSQL: {_ENCODED}")
-    if _servers(parameters) > 1:
-        # A standby accepts connections too, and refuses every append.
-        parameters.setdefault("target_session_attrs", "read-write")
-    if bounds.at_primary and parameters.get("target_session_attrs") != "read-write":
-        parameters["target_session_attrs"] = "primary"
-    return {**parameters, "row_factory": dict_row, "bounds": bounds}
-
-
-def _servers(parameters: Mapping[str, Any]) -> int:
-    """How many servers the DSN names, by their names or by their addresses alone."""
-    return 1 + max(str(parameters.get(each, "")).count(",") for each in ("host", "hostaddr"))
-
-
-def _each_server(parameters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The parameters for each server of the DSN alone; a single port is that of all."""
-    names = ("host", "hostaddr", "port")
-    lists = {name: str(parameters.get(name, "")).split(",") for name in names}
-    for number in range(_servers(parameters)):
-        own = {name: values[number % len(values)] for name, values in lists.items()}
-        yield {**parameters, **{name: value or None for name, value in own.items()}}
+    """What ``BoundedConnection.connect`` takes."""
+    return {**parameters_of(dsn, bounds), "row_factory": dict_row, "bounds": bounds}
 
 
 def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:

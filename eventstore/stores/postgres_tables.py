@@ -24,14 +24,18 @@ _OPTIONS: Final = (
 )
 """Options of ``stored_events``. Autovacuum is early: rows leave at one end, and new rows at the
 other use their room. It does not shorten the file, which would keep readers and appends out. A
-table with the last option was given all of them, and keeps what an administrator has set since."""
+table with any value of the last option was given all of them, or an administrator has decided:
+then none is touched."""
 _TABLE_OF_ROWS: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.
     """
-    CREATE TABLE IF NOT EXISTS public.stored_events (
-        originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text, state bytea,
-        notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
-    )
+    DO $$ BEGIN IF to_regclass('public.stored_events') IS NULL THEN
+        CREATE TABLE public.stored_events (
+            originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text,
+            state bytea, notification_id bigserial,
+            PRIMARY KEY (originator_id, originator_version)
+        );
+    END IF; END $$
     """,
     # IF NOT EXISTS would first lock the table: it waits for VACUUM, and appends wait for it.
     """
@@ -41,14 +45,28 @@ _TABLE_OF_ROWS: Final = (
     END IF; END $$
     """,
     f"""
-    DO $$ BEGIN IF NOT (
-        SELECT coalesce('{_OPTIONS[-1]}' = ANY(reloptions), false)
-        FROM pg_class WHERE oid = 'public.stored_events'::regclass
+    DO $$ BEGIN IF NOT EXISTS (
+        SELECT FROM pg_class, pg_options_to_table(reloptions)
+        WHERE oid = 'public.stored_events'::regclass AND option_name = 'vacuum_truncate'
     ) THEN
         ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
     END IF; END $$
-    """,  # noqa: S608 - own text
+    """,
 )
+
+
+def _table(name: str, definition: str) -> str:
+    """What makes a table where it is missing.
+
+    IF NOT EXISTS would demand the right to make tables, though there is nothing to make.
+    """
+    return f"""
+    DO $$ BEGIN IF to_regclass(format('%I.%I', current_schema(), '{name}')) IS NULL THEN
+        CREATE TABLE {name} {definition};
+    END IF; END $$
+    """
+
+
 _TABLES: Final = (
     # Autovacuum would by default wait for a share of the rows, but the room of erased contents
     # must be used again soon, however large the table. EXTERNAL: encrypted data does not compress.
@@ -61,45 +79,38 @@ _TABLES: Final = (
         ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;
     END IF; END $$
     """,
-    """
-    CREATE TABLE IF NOT EXISTS postings (
-        list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,
-        revision bigint NOT NULL, own smallint NOT NULL,
-        PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
-    )
-    """,
+    _table(
+        "postings",
+        "(list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,"
+        " revision bigint NOT NULL, own smallint NOT NULL,"
+        " PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own))",
+    ),
     *(
-        f"""
-        CREATE TABLE IF NOT EXISTS {name} (
-            stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
-            state bytea NOT NULL
+        _table(
+            name,
+            "(stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,"
+            " state bytea NOT NULL)",
         )
-        """
         for name in ("snapshots", "archived_states")
     ),
-    """
-    CREATE TABLE IF NOT EXISTS queue_depths (
-        stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
-        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
-        expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
-        registered_until_ms bigint, idle_since_ms bigint, published_since_ms bigint
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS dedicated (
-        stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
+    _table(
+        "queue_depths",
+        "(stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,"
+        " oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,"
+        " expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,"
+        " registered_until_ms bigint, idle_since_ms bigint, published_since_ms bigint)",
+    ),
+    _table("dedicated", "(stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL)"),
+    _table("settings", "(name bytea PRIMARY KEY, value bytea NOT NULL)"),
+    _table("heartbeat", "(id bigint PRIMARY KEY, beats bigint NOT NULL)"),
     # Each row is updated every second: with room in its page, no index is written.
-    """
-    CREATE TABLE IF NOT EXISTS host_leases (
-        name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
-        address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,
-        ends double precision NOT NULL, protocol integer NOT NULL DEFAULT 1
-    ) WITH (fillfactor = 20)
-    """,
+    _table(
+        "host_leases",
+        "(name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,"
+        " address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,"
+        " ends double precision NOT NULL, protocol integer NOT NULL DEFAULT 1)"
+        " WITH (fillfactor = 20)",
+    ),
     # Of the first builds. ADD COLUMN IF NOT EXISTS would lock the table first.
     """
     DO $$ BEGIN IF NOT EXISTS (
@@ -125,6 +136,8 @@ _TABLES: Final = (
         END IF;
     END $$
     """,  # noqa: S608 - own text
+    # If nothing was to be made, a standby, and a database that is read-only, would seem to serve.
+    "UPDATE settings SET value = value WHERE false",
 )
 
 LATER_COLUMNS: Final = (
@@ -149,7 +162,7 @@ _IN_ITS_SCHEMA: Final = (
     " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
     " WHERE pg_class.oid = coalesce(to_regclass('archived_states'), to_regclass('queue_depths'))"
 )
-"""Makes what is missing where the log's other tables are. IF NOT EXISTS looks only in the first
+"""Makes what is missing where the log's other tables are. Tables are looked for only in the first
 schema: if that is new, empty tables there would hide those of the log. A log of an early build has
 only the second of the two tables, and one whose read models are missing only the first."""
 _ROWS: Final = "public.stored_events"

@@ -58,7 +58,7 @@ def address_towards(dsns: Sequence[str]) -> str:
         Stop: the URLs name no server, or no server is found; or a URL cannot be read.
     """
     # Imported here, so that a process without PostgreSQL needs no driver.
-    from eventstore.stores.postgres_connections import first_server  # noqa: PLC0415
+    from eventstore.stores.postgres_urls import first_server  # noqa: PLC0415
 
     unfound: list[str] = []
     for dsn in dsns:

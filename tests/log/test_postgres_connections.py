@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -336,6 +337,12 @@ def test_of_several_servers_a_statement_that_is_ended_costs_no_connection(
             session.rows("SELECT pg_sleep(60)")
         with store.reading() as session:
             assert session.rows(find) == before
+
+
+def test_an_administrator_finds_the_sessions_of_each_process(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store, store.reading() as session:
+        ((name,),) = session.rows("SHOW application_name")
+    assert name == f"poste {os.getpid()}"
 
 
 def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
