@@ -141,13 +141,11 @@ class PlacerRole:
         Without the role, and a lease that may be stored, no database is queried: one that hangs
         would hold up the end of the process.
         """
-        has_role = self._term.is_running()
-        self._term.ended()
         if self._placer is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FINISH_S_MAX):
                     await self._placer.close()
-        await self._aside(self._leave, has_role)
+        await self._aside(self._leave)
         self._thread.shutdown(wait=False)
 
     def _renew(self, lease: HostLease) -> bool:
@@ -163,8 +161,8 @@ class PlacerRole:
         self._has_unknown_lease = False
         self._term.renewed(sent_s)
 
-    def _leave(self, has_role: bool) -> None:  # noqa: FBT001 - called in a thread
-        if self._lease is not None and (has_role or self._has_unknown_lease):
+    def _leave(self) -> None:
+        if self._lease is not None and (self._term.is_running() or self._has_unknown_lease):
             with contextlib.suppress(LogUnavailable):
                 self._leases.leave(self._lease)
         self._leases.close()
