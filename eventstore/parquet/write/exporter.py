@@ -444,7 +444,6 @@ class Exporter:
         assert catalog.head is not None
         head = structs.replace(catalog.head, format=TABLE_FORMAT, signature="")
         place.write(HEAD, signed(head, self._signer.sign)[1])
-        self._catalog = catalog_of(place, self._verify, catalog.statements)
 
 
 def _claim(log: LogReader, place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
