@@ -10,12 +10,15 @@ import pytest
 
 from actors.core.commands import DedicateIdentity, DedicationReason, Register
 from actors.core.partitioning import shard_of
+from actors.host.port import ReleasePartitions
+from actors.placement.orders import DedicationOrders
 from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import (
     ABOVE_PER_S,
     IDENTITIES_MAX,
     QUIET_S,
     SHARDS,
+    SILENT_S,
     LocalCluster,
 )
 from tests.unit.actors.test_dedicated_places import (
@@ -80,6 +83,46 @@ async def test_an_order_about_an_identity_that_is_moving_is_refused(cluster: Loc
     assert await orders.release(DID) is Placed.MOVING_NOW
     assert await orders.dedicate(DID) is Placed.MOVING_NOW
     assert await ordered(cluster, first) is Placed.DONE
+    back = asyncio.create_task(orders.release(DID))
+    await asyncio.sleep(0)
+    assert await orders.release(DID) is Placed.MOVING_NOW
+    assert await orders.dedicate(DID) is Placed.MOVING_NOW
+    assert await back is Placed.DONE
+
+
+async def test_an_identity_that_its_host_has_lost_is_released_once_it_has_another(
+    cluster: LocalCluster,
+) -> None:
+    await dedicate(cluster)
+    ((host, _),) = (await own(cluster)).values()
+    await asyncio.to_thread(cluster.hosts[str(host)].ask, ReleasePartitions([DID]))
+    assert await cluster.placer.dedicated.release(DID) is Placed.DID_NOT_ANSWER
+    assert await hosts_after_a_while(cluster) == [host]
+    assert await release(cluster) is Placed.DONE
+    assert (await cluster.whole_table()).returned.keys() == {DID}
+    await dedicate(cluster)
+    assert (await cluster.whole_table()).returned == {}
+
+
+async def test_an_identity_that_no_host_can_take_waits_for_one(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.placement.membership._ANSWER_S", 0)
+    await dedicate(cluster)
+    (host,) = await hosts_after_a_while(cluster)
+    cluster.silence(HOST)
+    await cluster.look(SILENT_S + 1)
+    cluster.kill(host)
+    await cluster.look(0.5)
+    cluster.wake(HOST)
+    assert await hosts_after_a_while(cluster) == [host]
+
+
+async def test_an_order_that_is_not_waited_for_any_more_ends_like_others() -> None:
+    orders = DedicationOrders()
+    orders.take(DID, DedicationReason.OPERATOR, 0).cancel()
+    orders.answer(DID, Placed.DONE)
+    assert DID not in orders
 
 
 async def test_an_identity_without_its_host_is_not_released_before_it_has_another(
@@ -89,6 +132,8 @@ async def test_an_identity_without_its_host_is_not_released_before_it_has_anothe
     ((host, _),) = (await own(cluster)).values()
     cluster.kill(str(host))
     await cluster.look(0.5)
+    (place,) = cluster.placer.places().identities
+    assert (place.host, place.node) == (None, None)
     assert await cluster.placer.dedicated.release(DID) is Placed.MOVING_NOW
     assert await hosts_after_a_while(cluster) == [host]
     assert await release(cluster) is Placed.DONE

@@ -12,6 +12,7 @@ from actors.core.partitioning import HOST_PREFIX
 from actors.host.port import A, AdoptPartitions, HostQuestion, OwnerPort, QueryHoldings
 from actors.host.tasks import Tasks
 from actors.placement.membership import Membership
+from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, HostsOfKind, LocalCluster
 
 SHARD = SHARDS[0]
@@ -110,3 +111,35 @@ async def test_a_placer_that_knows_nothing_believes_the_later_of_two_claims(
         [False, True],
         [True, False],
     ]
+
+
+async def test_a_host_that_does_not_answer_is_asked_once_until_it_does(
+    pair: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.placement.membership._ANSWER_S", 0)
+    late = _LateReports(HostsOfKind(pair, HOST_PREFIX, 0))
+    membership = Membership(late, set(), Tasks(), silent_s_max=SILENT_S)
+    for now_s in range(3):
+        await membership.ask(now_s)
+        for _ in range(9):
+            await asyncio.sleep(0)
+    assert sorted(late.made.get_nowait() for _ in range(late.made.qsize())) == sorted(pair.hosts)
+    late.arrive.set()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert len(membership.living()) == len(pair.hosts)
+
+
+async def test_a_node_is_drained_though_a_host_of_another_one_has_not_answered_yet(
+    pair: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.placement.membership._ANSWER_S", 0)
+    pair.start("host-c-0", "c")
+    pair.silence("host-c-0")
+    await pair.placer.tick(pair.now_s)
+    assert await pair.placer.drain("a", draining=True) is Placed.DONE
+    assert {h.host: h.draining for h in pair.placer.places().hosts} == {
+        "host-a-0": True,
+        "host-b-0": False,
+    }
+    pair.wake("host-c-0")

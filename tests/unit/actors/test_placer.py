@@ -49,6 +49,14 @@ def hosts_of_database(database: int, owners: dict[str, str]) -> set[str]:
     return {owners[s] for s in PLACEMENT.shards_of(database)}
 
 
+async def test_the_first_host_gets_all_shards_in_the_look_that_finds_it(
+    cluster: LocalCluster,
+) -> None:
+    cluster.start("host-a-0", "a")
+    await cluster.tick()
+    assert await cluster.counts() == {"host-a-0": 8}
+
+
 async def test_a_joining_host_gets_its_part_with_the_sessions(pair: LocalCluster) -> None:
     before = await pair.sessions()
     pair.start("host-c-0", "c")
@@ -73,7 +81,9 @@ async def test_the_shards_of_a_dead_host_are_claimed_in_the_next_look(pair: Loca
     before = await pair.sessions()
     lost = [shard for shard, host in (await pair.table()).items() if host == "host-a-0"]
     pair.kill("host-a-0")
-    await pair.tick()
+    await pair.placer.tick(pair.now_s)
+    assert (await pair.table()).keys() == {*SHARDS} - {*lost}  # so that edges wait
+    await pair.placer.close()
     assert await pair.counts() == {"host-b-0": 8}
     after = await pair.sessions()
     assert {shard for shard in SHARDS if after[shard] != before[shard]} == set(lost)
@@ -208,6 +218,18 @@ async def test_an_order_for_a_shard_that_is_moving_is_refused(pair: LocalCluster
     assert [step for step, _, shards in pair.steps if shard in shards].count("release") == 1
 
 
+async def test_a_shard_moves_only_once_no_identity_leaves_it_or_comes_back(
+    pair: LocalCluster,
+) -> None:
+    shard = next(shard for shard, host in (await pair.table()).items() if host == "host-a-0")
+    steps = list(pair.steps)
+    async with pair.placer._locks[shard]:  # an identity is on its way
+        moving = asyncio.create_task(pair.placer.move(shard, "b"))
+        await pair.look(0.5)
+        assert pair.steps == steps
+    assert await moving is Placed.DONE
+
+
 async def test_orders_that_cannot_be_carried_out_are_refused(pair: LocalCluster) -> None:
     assert await pair.placer.move("shard-99", "b") is Placed.NO_SUCH_SHARD
     assert await pair.placer.move("shard-0", "unknown") is Placed.NO_SUCH_HOST
@@ -227,18 +249,22 @@ async def test_a_new_placer_learns_everything_from_the_hosts_and_moves_nothing(
 
 
 @pytest.mark.thorough
-async def test_a_new_placer_claims_nothing_while_a_host_has_not_answered(
+async def test_a_new_placer_claims_and_moves_nothing_while_a_host_has_not_answered(
     pair: LocalCluster,
 ) -> None:
+    shard = next(s for s, host in (await pair.table()).items() if host == "host-a-0")
+    await pair.placer.move(shard, "b")
     pair.silence("host-a-0")
+    pair.start("host-c-0", "c")  # which would get a part of what b has
     steps = list(pair.steps)
     pair.new_placer()
-    await pair.tick(SILENT_S)
+    await pair.tick(SILENT_S / 2)
+    await pair.tick(SILENT_S / 2)
     assert pair.steps == steps
-    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 4}
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 5, "host-c-0": 0}
     await pair.tick(1 + SILENT_S)
     await pair.tick()
-    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 4, "host-c-0": 4}
 
 
 async def test_a_move_whose_target_dies_is_made_good(pair: LocalCluster) -> None:
@@ -252,6 +278,7 @@ async def test_a_move_whose_target_dies_is_made_good(pair: LocalCluster) -> None
     # Its former owner is what edges know until it has a new one: they wait as it refuses.
     assert (await pair.table())[shard] == "host-a-0"
     pair.kill("host-c-0")
+    await pair.placer.tick(pair.now_s)
     pair.wake("host-c-0")
     assert await moving is Placed.DID_NOT_ANSWER
     await pair.settle()
@@ -260,6 +287,8 @@ async def test_a_move_whose_target_dies_is_made_good(pair: LocalCluster) -> None
 
 async def test_a_table_is_published_as_soon_as_it_changes(pair: LocalCluster) -> None:
     known = await pair.placer.table(-1, seconds_max=0)
+    await pair.tick()
+    assert (await pair.placer.table(-1, seconds_max=0)).version == known.version
     asking = asyncio.create_task(pair.placer.table(known.version, seconds_max=60))
     await asyncio.sleep(0)
     pair.kill("host-a-0")

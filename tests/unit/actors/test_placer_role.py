@@ -35,7 +35,6 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
-from tests.ports import free_port
 from tests.unit.actors.cluster_of_hosts import SHARDS, HostsOfKind, LocalCluster
 
 LOOPBACK = "127.0.0.1"
@@ -227,34 +226,6 @@ async def test_who_leaves_before_it_hears_that_it_has_the_role_leaves_no_lease(
     process.leases.may_answer.set()
     await process.role.leave()
     assert leases.living() == []
-
-
-@pytest.mark.parametrize("kind", ["taking", "renewal"])
-async def test_who_leaves_after_the_answer_that_it_has_the_lease_was_lost_leaves_no_lease(
-    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, kind: str
-) -> None:
-    if kind == "taking":
-        leases.take(HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token"), LONG_S)
-    process = Process(cluster, "b", tmp_path)
-    process.leases.may_fail = threading.Event()
-    is_stored = process.leases.has_taken if kind == "taking" else process.leases.has_renewed
-    assert await asyncio.to_thread(is_stored.wait, LEFT_S_MAX)
-    process.running.cancel()
-    await asyncio.gather(process.running, return_exceptions=True)
-    process.leases.may_fail.set()
-    await process.role.leave()
-    assert leases.living() == []
-
-
-async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is_over(
-    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
-) -> None:
-    ended = HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token")
-    leases.take(ended, LONG_S)
-    link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
-    second = Process(cluster, "b", tmp_path)
-    assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
-    await second.leave()
 
 
 async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_through_it(
