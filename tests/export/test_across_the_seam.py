@@ -21,7 +21,7 @@ from eventstore.log.errors import CorruptRow, RowsStay
 from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, MessageQueued
 from eventstore.log.faults import Fault, Head
-from eventstore.log.seam import SEAM, read_seam, seam_of, sign_seam, state_entry
+from eventstore.log.seam import SEAM, read_seam, seam_of, seam_position, sign_seam, state_entry
 from eventstore.parquet.errors import Damage, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
@@ -223,6 +223,9 @@ def test_contents_that_are_erased_later_leave_what_was_pruned_too(
     with closing(exporter(log, place, BOUNDS)) as export:
         assert export.take_out_erased().contents > 0
     after = catalog_of(place)
+    kept = {row.position for row in whole_log(log) if row.content is not None}
+    assert min(kept) <= seam_position(log)
+    assert kept <= {row.position for row in exported_log(place) if row.content is not None}
     assert after.pruned == before.pruned
     assert after.statements[0].manifest.path != before.statements[0].manifest.path
     assert findings(place) == []

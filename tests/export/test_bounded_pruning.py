@@ -19,9 +19,10 @@ from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import DataFile, Manifest, heads_of, is_data
-from eventstore.parquet.rows import log_rows, manifest_tables, read_table
+from eventstore.parquet.rows import log_rows, manifest_rows, manifest_tables, read_table
 from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import CheckedPart, check_part
+from eventstore.parquet.write import compaction, pruning
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.pruning import Positions
@@ -34,7 +35,16 @@ from http_edge.server.status_files import ExportReporter, Rewriting
 from http_edge.settings.sections import Archive, Export
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, plan, played, prune, read_ids, settings_of
-from tests.export.samples import DAY_MS, catalog_of, export_all, exported_log, exporter, findings
+from tests.export.samples import (
+    DAY_MS,
+    SIGNER,
+    Growing,
+    catalog_of,
+    export_all,
+    exported_log,
+    exporter,
+    findings,
+)
 from tests.histories import LIMITS, Crowd, History, random_script
 from tests.log.faulty_log import FaultyLog
 
@@ -200,6 +210,29 @@ def test_a_day_of_which_no_row_leaves_keeps_its_file(
         before = after
     assert stayed == {False, True}
     assert findings(place) == []
+
+
+def test_a_file_of_which_every_row_leaves_is_not_kept_for_another_that_is_as_long(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place, Bounds(rows_max=5))
+    catalog, rows = catalog_of(place), exported_log(place)
+    first, second = (statement.manifest for statement in catalog.statements)
+    assert first.rows == second.rows
+    leaving = Positions()
+    for row in rows[: first.rows]:
+        leaving.add(row.position)
+    found = pruning.prune(
+        compaction.Rewriting(place, sqlite_log, SIGNER, catalog.next_version),
+        catalog.statements,
+        lambda _rows, _pruned: leaving,
+        until_ms=LATER_MS,
+        clock=system_clock,
+        bounds=Bounds(),
+    )
+    assert found
+    assert [row for page in manifest_rows(place, found[0].manifest) for row in page] == rows[5:]
 
 
 def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(

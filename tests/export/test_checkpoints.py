@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 import pytest
 from deltalake import DeltaTable
 
+from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import TABLE_LOG, ExportPlace
 from eventstore.parquet.versions import CHECKPOINT_EVERY, SUMMARY_EVERY, version_of
-from eventstore.parquet.write.exporter import Exporter
+from eventstore.parquet.write.exporter import Exporter, ExportTimes
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import TableWriter
 from tests.export.samples import (
@@ -87,5 +89,26 @@ def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_
     with closing(exporter(sqlite_log, place)):
         assert read_one_by_one(place) == 0
     assert catalog_of(place).is_marked
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
+
+
+def test_commits_of_versions_that_are_kept_no_longer_leave_with_the_next_checkpoint(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.parquet.write.table.CHECKPOINT_EVERY", 4)
+    growing, old_s = Growing(sqlite_log), system_clock() / 1_000 - 2 * ExportTimes().versions_kept_s
+    with closing(exporter(sqlite_log, place)) as export:
+        while version_in(export) < 8:
+            growing.grow()
+            assert export.step()
+            if version_in(export) == 5:
+                for path in place.sizes(TABLE_LOG):
+                    os.utime(place.full_path(path), (old_s, old_s))
+    # Older ones than the checkpoint before what is kept.
+    versions = sorted(
+        version for path in place.sizes(TABLE_LOG) if (version := version_of(path)) > 0
+    )
+    assert versions == [4, 5, 6, 7, 8]
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert findings(place) == []
