@@ -340,7 +340,10 @@ async def test_who_never_had_the_role_or_lost_it_leaves_without_asking_the_datab
         node = process.role._node
         monkeypatch.setattr(process.role._leases, "leave", lambda _, node=node: left.append(node))
     await second.leave()
-    first.role._term.ended()
+    first.running.cancel()
+    await asyncio.gather(first.running, return_exceptions=True)
+    await first.role._aside(lambda: None)  # the end of a renewal that had begun
+    first.role._renewed(float("-inf"))
     await first.leave()
     assert left == []
 
