@@ -308,8 +308,9 @@ class StateCache:
         """A snapshot if enough events came since the last one, behind its partition's newest seal.
 
         "Enough" grows with the size of the state, so the cost per event stays constant. That of a
-        key, or of a DID that speaks for an account, is made from the log; there is none if the log
-        cannot be read, which is tried once until the next ``passivate``.
+        key, of a DID that speaks for an account, or of an account that another DID spoke for until
+        its end, is made from the log; there is none if the log cannot be read, which is tried once
+        until the next ``passivate``.
         """
         state, partition = cached.state, owned.get(cached.partition)
         due_after = max(self._limits.snapshot_after_events, state.live_records() // _RECORDS_EACH)
@@ -317,9 +318,10 @@ class StateCache:
         new = state.version - cached.snapshot_version
         if partition is None or (new < due_after and not (state.is_erased and new)):
             return None
-        if state.claim or state.account_did:
-            # An earlier owner of the key, or the account, may have been erased: then the rows no
-            # longer name it.
+        is_over = state.connection is None
+        if state.claim or state.account_did or (state.speaker_did and is_over):
+            # An earlier owner of the key, the account, or the DID that spoke for it may have been
+            # erased: then the rows no longer name it.
             if self._is_unreadable:
                 return None
             try:

@@ -21,7 +21,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, settle, wrong
-from tests.contract.test_name_erasure_contract import message_ids, take_out_names
+from tests.contract.test_name_erasure_contract import message_ids, tables_naming, take_out_names
 from tests.contract.test_retention_contract import FRIEND, Mediator
 from tests.log.stored import faults
 from tests.unit.actors.given import connection, registration, run, submission, unclaimed
@@ -69,6 +69,29 @@ def test_no_snapshot_names_an_erased_account_that_did_not_let_go_who_spoke_for_i
     assert snapshot is not None
     assert snapshot.state
     assert GONE.encode() not in snapshot.state
+    assert list(wrong_snapshots(log)) == []
+
+
+def test_no_snapshot_of_an_account_that_has_ended_names_the_erased_did_that_spoke_for_it(
+    log: EventLog, log_url: str
+) -> None:
+    cached = Mediator(log, snapshot_after_events=2)
+    cached.settle(STAYS)
+    settle(cached, GONE)
+    run(cached.host, unclaimed(GONE, NameSpeaker(STAYS)))
+    rotated = RotateAccount(STAYS, GONE, 1, connection())
+    for command in (Connect(connection()), rotated, EndAccount(GONE, 2)):
+        run(cached.host, unclaimed(STAYS, command))
+    run(cached.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
+    erase(cached, GONE)
+    log.save_snapshots(cached.host.run_housekeeping())
+    assert take_out_names(log)
+    run(cached.host, submission(STAYS, AcknowledgeMessages([*message_ids(cached, STAYS)])))
+    log.save_snapshots(cached.host.run_housekeeping())
+    snapshot = log.load_snapshot(identity_stream(STAYS))
+    assert snapshot is not None
+    assert snapshot.state
+    assert "snapshots" not in tables_naming(log_url, GONE)
     assert list(wrong_snapshots(log)) == []
 
 
