@@ -18,7 +18,7 @@ removed it has left. The order of the steps of a section ensures this:
 
 1. store the states of identities whose rows leave, folded from sealed rows alone, and of identities
    that have ended a reference to another, or were erased, since rows left, because their older
-   archived states contain names;
+   archived states contain names; also of ended accounts whose speaker was erased since;
 2. remove the rows before the seam that were needed until now;
 3. advance the seam, and remove the rows that it passes and that are not needed.
 
@@ -31,6 +31,8 @@ from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from actors.archive.leaving_kinds import (
     CONTRACT_ENDS,
@@ -51,6 +53,7 @@ from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     AccountExpired,
+    AccountRotated,
     IdentityErased,
     KeylistUpdated,
     MessageExpirySet,
@@ -58,7 +61,7 @@ from eventstore.log.events import (
     topics_of,
 )
 from eventstore.log.faults import Head
-from eventstore.log.streams import partition_stream
+from eventstore.log.streams import erased_name, partition_stream, stream_of
 
 _LEAVING: Final = TRAFFIC | REPLACED
 _CHANGING: Final = (_LEAVING | REMOVING) | topics_of(
@@ -68,6 +71,9 @@ _CHANGING: Final = (_LEAVING | REMOVING) | topics_of(
 _REMOVING: Final = REMOVING - TRAFFIC
 _WITH_RECORDS: Final = _LEAVING | RECORDS | CONTRACT_ENDS
 _ERASING: Final = topics_of(*ERASING)
+_ERASED: Final = topics_of(IdentityErased)
+_ROTATED: Final = topics_of(AccountRotated)
+_NAMED: Final = topics_of(SpeakerNamed)
 _EXPIRY: Final = topics_of(MessageExpirySet)
 _FIRST: Final = 1
 
@@ -92,12 +98,15 @@ def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     newest = {row.stream: row.version for row in section.rows}
     # With its first row alone an identity has none that leaves: most only registered.
     later = [row for row in section.rows if row.version != _FIRST]
+    changed = {row.stream for row in later if row.topic in _CHANGING}
+    for stream in {row.stream for row in later if row.topic in _ERASED}:
+        changed |= _spoken_for(log, UUID(bytes=stream))
     leaving = Leaving([], [])
     # Contracts and the like are read only if one was removed: most of them live.
     removed = {row.stream for row in later if row.topic in _REMOVING}
-    for stream in {row.stream for row in later if row.topic in _CHANGING}:
+    for stream in changed:
         topics = _WITH_RECORDS if stream in removed else _LEAVING
-        rows, states = _of_identity(log, UUID(bytes=stream), newest[stream], until, topics)
+        rows, states = _of_identity(log, UUID(bytes=stream), newest.get(stream, 0), until, topics)
         leaving.rows.extend(rows)
         leaving.states.extend(states)
     for name, head in section.heads.items():
@@ -123,8 +132,42 @@ def _of_identity(
         and row.version not in stays
         and not (_ends_first(row) or _is_expiry_in(state, row))
     ]
-    is_new = bool(rows) if old is None else old.version < state.version
-    return Leaving(rows, [NewState(stream, snapshot_of(state), old)] if is_new else [])
+    new = snapshot_of(_without_erased_speakers(log, stream, state))
+    is_new = bool(rows) if old is None else old != new
+    return Leaving(rows, [NewState(stream, new, old)] if is_new else [])
+
+
+def _spoken_for(log: LogReader, stream: UUID) -> set[bytes]:
+    """The streams of the accounts that an identity was to speak for (16 bytes each)."""
+    said = [decode(row.topic, row.state) for row in log.stream_rows(stream, topics=_NAMED)]
+    named = [each.account_did for each in said if isinstance(each, SpeakerNamed)]
+    return {stream_of(account) for account in named if account}
+
+
+def _without_erased_speakers(log: LogReader, stream: UUID, state: Identity) -> Identity:
+    """The state of an account, without the names of those that spoke for it and were erased since.
+
+    Only of an account that has ended: before, no DID that spoke for it is erased.
+    """
+    if state.connection is not None or not state.speaker_did:
+        return state
+    spoke_at: dict[bytes, int] = {}
+    for row in log.stream_rows(stream, topics=_ROTATED):
+        event = decode(row.topic, row.state)
+        assert isinstance(event, AccountRotated)
+        spoke_at[stream_of(event.speaker_did)] = row.position
+
+    def left(did: str) -> str:
+        own = stream_of(did)
+        ended = log.stream_rows(UUID(bytes=own), topics=_ERASED)
+        is_gone = any(row.position > spoke_at.get(own, row.position) for row in ended)
+        return erased_name(did) if is_gone else did
+
+    return replace(
+        state,
+        speaker_did=left(state.speaker_did),
+        prior_speakers=[left(did) for did in state.prior_speakers],
+    )
 
 
 def _seals(log: LogReader, name: str, head: Head, window_ms: int) -> list[LogRow]:

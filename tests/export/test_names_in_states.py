@@ -13,17 +13,21 @@ from msgspec import structs
 from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
+    Connect,
     DeletePublicEvents,
+    EndAccount,
     GrantMediation,
     NameSpeaker,
     PublishPublicEvent,
     QueueEnvelopes,
     RemoveMessages,
     RequestContract,
+    RotateAccount,
     UnnameSpeaker,
     UpdateKeylist,
 )
-from actors.core.replies import EnvelopeQueued, PublicEventAccepted
+from actors.core.refusals import Refusal
+from actors.core.replies import EnvelopeQueued, PublicEventAccepted, Refused
 from eventstore.log.codec import decode, encode
 from eventstore.log.event_declaration import NAME, RefusedCommands
 from eventstore.log.event_log import ChangedRow, EventLog, LogRow
@@ -88,7 +92,7 @@ from tests.export.test_names_in_export import GONE, STAYS, STEPS, places_of, tak
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, message, saved
 from tests.unit.actors.didcomm import KEY, claimed
-from tests.unit.actors.given import connection, run, submission, unclaimed
+from tests.unit.actors.given import connection, registration, run, submission, unclaimed
 
 
 def pass_s(mediator: Mediator, seconds: float) -> None:
@@ -139,6 +143,34 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
             take_out(log, place)
         assert tables_naming(dsn, GONE) == []
         assert_whole(log, dsn)
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_no_state_of_an_ended_account_keeps_the_name_of_an_erased_did_that_spoke_for_it(
+    tmp_path: Path, *, leaves_first: bool
+) -> None:
+    """Whether its rows leave before that DID is erased, or after it and with the name."""
+    dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "archive"))
+    with closing(open_log(dsn)) as log:
+        mediator = Mediator(log)
+        mediator.settle(STAYS)
+        run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
+        rotated = RotateAccount(STAYS, GONE, 1, connection())
+        for command in (Connect(connection()), rotated, EndAccount(GONE, 2)):
+            run(mediator.host, unclaimed(STAYS, command))
+        run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+        if leaves_first:
+            assert leave(log, place).states > 0
+            assert "archived_states" in tables_naming(dsn, GONE)
+        run(mediator.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
+        erase(mediator, GONE)
+        for _ in range(2):
+            assert leave(log, place).states > 0
+            take_out(log, place)
+        assert tables_naming(dsn, GONE) == []
+        assert_whole(log, dsn)
+        (renewed,) = run(Mediator(log, name="again").host, submission(STAYS, registration(STAYS)))
+        assert renewed == Refused(Refusal.UNAUTHORIZED_COMMAND), "another spoke for it"
 
 
 def test_a_row_that_has_left_the_log_loses_the_names_of_the_erased_alone(
