@@ -73,7 +73,7 @@ def _rotate(did: str, agent: Agent, command: c.RotateAccount) -> r.Reply | Refus
         return Refusal.QUOTA_EXCEEDED
     if moves:
         agent.speaker, agent.rotated_s = command.speaker_did, command.issued_at_s
-        agent.spoke.add(agent.speaker)
+        agent.spoke = [*(did for did in agent.spoke if did != agent.speaker), agent.speaker]
         agent.version += 1
         prior = agent.connection.peer_did
         agent.given_up = [*(did for did in agent.given_up if did != prior), prior]

@@ -89,7 +89,7 @@ class Agent:
     rotated_s: float = 0
     ended_s: float = 0
     given_up: list[str] = field(default_factory=list)
-    spoke: set[str] = field(default_factory=set)
+    spoke: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     version: int = 0
     added_ms: int = 0

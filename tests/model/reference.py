@@ -222,6 +222,9 @@ class Reference:
             refusal = against_the_speaker(did, box, request.speaker)
             if refusal is not None:
                 return refusal
+        is_answer = isinstance(command, c.QueueEnvelopes) and not command.recipient_key
+        if is_answer and box.connection and against_the_speaker(did, box, request.speaker):
+            return Refusal.NOT_SPEAKING
         if isinstance(command, c.SeeAgent):
             return idle.see(box, now_ms)
         if isinstance(command, c.GrantMediation):
@@ -266,7 +269,7 @@ def _on_decentrl(  # noqa: C901 - one arm per command
             box.requests.append(r.WaitingContractRequest(new, sender, request, key))
             box.requested_ms[new] = now_ms
         case c.StoreContract(contract) | c.SaveContract(contract):
-            return _keep(box, contract, command, now_s, new)
+            return _keep(did, box, contract, command, now_s, new)
         case c.AcknowledgeMessages(ids):
             shown = [m.message_id for m in box.messages if m.key is None]
             box.remove([i for i in shown if i in ids], now_ms)
@@ -291,16 +294,27 @@ def _allows(contract: c.Contract, did: str, sender: str, now_s: float) -> bool:
 
 
 def _keep(
-    box: Box, contract: c.Contract | Refusal, command: c.Command, now_s: float, new: str
+    did: str,
+    box: Box,
+    contract: c.Contract | Refusal,
+    command: c.Command,
+    now_s: float,
+    new: str,
 ) -> r.Reply | Refusal:
     if isinstance(contract, Refusal):
         return contract
     if contract.expires_at_s <= now_s:
         return Refusal.INVALID_COMMAND
     if contract not in [known for _, known in box.contracts]:
+        own = isinstance(command, c.SaveContract)
         if len(box.contracts) == LIMITS.contracts_max:
-            own = isinstance(command, c.SaveContract)
             return Refusal.QUOTA_EXCEEDED if own else Refusal.RECIPIENT_QUEUE_FULL
+        partner = contract.requestor_did
+        if contract.recipient_did != did:
+            partner = contract.recipient_did
+        alike = sum(partner in {k.requestor_did, k.recipient_did} for _, k in box.contracts)
+        if not own and alike >= LIMITS.queue_sender_share_max * LIMITS.contracts_max:
+            return Refusal.RECIPIENT_QUEUE_FULL
         box.version += 1
         box.contracts.append((new, contract))
     return r.Done()

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.agent_machine import AgentMachine
+from tests.model.erasure_machine import ErasingAgents, ErasingMediator
 from tests.model.mediator_machine import MediatorMachine
 from tests.model.systems import CoreSystem, HostSystem
 from tests.postgres import Server
@@ -37,6 +38,27 @@ def test_a_host_on_sqlite_answers_as_the_model_does() -> None:
                 return HostSystem(f"sqlite:{Path(directory) / uuid4().hex}.db")
 
         run_state_machine_as_test(OnSqlite, settings=settings(EXAMPLES, max_examples=25))
+
+
+@pytest.mark.thorough
+def test_the_pure_core_answers_as_the_model_does_with_erased_identities() -> None:
+    class Core(ErasingAgents):
+        make_system = CoreSystem
+
+    examples = min(20, settings().max_examples)
+    run_state_machine_as_test(Core, settings=settings(EXAMPLES, max_examples=examples))
+
+
+@pytest.mark.thorough
+def test_a_host_on_sqlite_answers_as_the_model_does_with_erased_identities() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+
+        class OnSqlite(ErasingMediator):
+            @staticmethod
+            def make_system() -> HostSystem:
+                return HostSystem(f"sqlite:{Path(directory) / uuid4().hex}.db")
+
+        run_state_machine_as_test(OnSqlite, settings=settings(EXAMPLES, max_examples=10))
 
 
 @pytest.mark.postgres
