@@ -155,8 +155,8 @@ class Host:
             # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
         if failed is not None:
-            if failed is Refusal.NOT_OWNER or transaction.is_empty:
-                self._nonces.give_back(transaction)
+            # A partition whose nonces the log may have all the same is read again (``_forget``).
+            self._nonces.give_back(transaction)
             return [Refused(failed)] * len(items), [], []
         replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []
@@ -406,7 +406,6 @@ class Host:
         late = LogUnavailable(f"it took longer than {DECISION_S_MAX:g} s to read")
         self.outage.failed("cannot append in time", late, request_ids(transaction.items))
         self._undo(transaction)
-        self._nonces.give_back(transaction)
         for did in transaction.touched:
             self.cache.drop(did)
         return Refusal.TEMPORARILY_UNAVAILABLE

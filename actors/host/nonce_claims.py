@@ -82,7 +82,7 @@ class NonceClaims:
             self._unproven.add(claim.key, transaction.expiry_ms(claim))
 
     def give_back(self, transaction: Transaction) -> None:
-        """Forget the nonces of a transaction that was not appended: it may be sent again."""
+        """Forget the nonces of a transaction that failed: what the log lacks may be sent again."""
         for key in transaction.unproven:
             self._unproven.discard(key)
         for partition, key, expires_ms in transaction.claimed():

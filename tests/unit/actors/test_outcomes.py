@@ -308,9 +308,11 @@ def test_a_nonce_is_used_up_exactly_if_the_log_has_it(faulty: FaultyLog, fault: 
     prepared(faulty)
     owner = host(faulty, name="host-1")
     message = submission(ME, MESSAGE, sender=FRIEND, nonce="n")
+    without_effect = submission(OTHER, QueryMessages(ALL))
     faulty.plan(fault)
-    assert run(owner, message) == [UNAVAILABLE]
-    (reply,) = run(owner, message)
+    assert run(owner, message, without_effect) == [UNAVAILABLE] * 2
+    reply, refused = run(owner, message, without_effect)
+    assert refused == Refused(Refusal.UNAUTHORIZED_COMMAND)
     if isinstance(fault, StoredButFailed):
         assert reply == Refused(Refusal.DUPLICATE_NONCE)
     else:
