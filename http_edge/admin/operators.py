@@ -160,6 +160,9 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
     An account is the identity of one DID alone, while a wallet has many and may spell each at
     length. Those that it registered lead to the account by their names (``recipient_names``); that
     of its connection in DIDComm v1 has the key in its document.
+
+    Raises:
+        HostUnavailable: the owner of a name is not known now, so there may be an account.
     """
     spoken = await identities.find_account(did, b"")
     if isinstance(spoken, AccountFound) and spoken.account_did:
@@ -169,10 +172,14 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
         found = await identities.ask(key_target(each), FindKeyOwner(), b"", KeyOwner)
         if isinstance(found, KeyOwner):
             return {"account": found.owner_did}
+        if found is not Refusal.KEY_UNKNOWN:
+            raise HostUnavailable(each)
     document = resolve(did)
     for own in () if document is None else map(did_key, document.recipient_keys):
         known = await identities.find_account(own, b"")
-        if isinstance(known, AccountFound) and known.connected:
+        if isinstance(known, Refusal):
+            raise HostUnavailable(own)
+        if known.connected:
             return {"account": own}
     return {}
 

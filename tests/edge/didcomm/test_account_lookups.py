@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.core.commands import Command, DeliverMessages, QueryQueue
+from actors.core.commands import Command, DeliverMessages, FindAccount, FindKeyOwner, QueryQueue
 from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
@@ -125,6 +125,25 @@ async def test_operators_find_the_account_of_the_did_of_an_older_connection(
     for did in (wallet.connection.did, did_key_reference(wallet.connection.key.public)):
         answer = await network.mediator.operate(f"/queues?did={quote(did, safe='')}")
         assert (answer.json["known"], answer.json["account"]) == (False, account), did
+
+
+@pytest.mark.parametrize("lost", [FindKeyOwner, FindAccount])
+async def test_operators_are_not_answered_that_a_did_has_no_account_while_that_is_not_known(
+    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch, lost: type[Command]
+) -> None:
+    wallet, ask = await network.connect(did_method="peer4"), Identities.ask
+
+    async def without_answer(
+        self: Identities, target: str, command: Command, *args: Any, **how: Any
+    ) -> Any:
+        if isinstance(command, lost):
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        return await ask(self, target, command, *args, **how)
+
+    monkeypatch.setattr(Identities, "ask", without_answer)
+    query = f"did={quote(wallet.connection.did, safe='')}"
+    for method, path in OF_OPERATORS:
+        assert (await network.mediator.operate(f"{path}?{query}", method)).status == 503, path
 
 
 async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletNetwork) -> None:
