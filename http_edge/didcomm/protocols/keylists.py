@@ -50,7 +50,8 @@ from actors.core.replies import (
     Reply,
 )
 from actors.host.tasks import Tasks
-from http_edge.didcomm.envelopes.agent_documents import account_did, is_short
+from http_edge.didcomm.envelopes.agent_documents import account_did, is_short, resolve_document
+from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, opposite, twins
 from http_edge.didcomm.identities import NO_ACCOUNT, Identities, key_target, speaker
 from http_edge.listener.address_charge import charge_keys, paid_turn
@@ -320,7 +321,8 @@ class _Claims:
     async def _given_up_by_owner(self, name: str) -> Refusal | None:
         """Return ``KEY_TAKEN`` if the account that has a name has given up the DID of this name.
 
-        The DID may have spoken for it with another of its keys, and so as another identity.
+        The DID spoke for it as another identity: that of an Ed25519 key in its document. An account
+        may have stated the DID of another in DIDComm v1, whose document has no such key.
         """
         found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
         if isinstance(found, Refusal):
@@ -328,7 +330,18 @@ class _Claims:
         known = await self._ask(found.owner_did, QueryConnection(), Connected, by_mediator=True)
         if isinstance(known, Refusal):
             return None if known in NO_ACCOUNT else known
-        return Refusal.KEY_TAKEN if name in map(canonical_name, known.prior_dids) else None
+        stated = (did for did in known.prior_dids if canonical_name(did) == name)
+        document = resolve_document(next(stated, ""))
+        if document is None:
+            return None
+        signing = map(document.signing_twin, document.agreement.values())
+        for did in {did_key(key) for key in signing if key is not None}:
+            spoke = await self.identities.find_account(did, self.command)
+            if isinstance(spoke, Refusal):
+                return spoke
+            if found.owner_did in {did, spoke.account_did}:
+                return Refusal.KEY_TAKEN
+        return None
 
     async def _take(self, name: str, *, holds_key: bool = True) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of its former owner, if it had one."""

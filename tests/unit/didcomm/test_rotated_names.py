@@ -12,8 +12,10 @@ import pytest
 from actors.core.commands import ClaimKey, Command, QueryConnection, RotateAccount, UpdateKeylist
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, EnvelopeQueued
+from http_edge.didcomm.envelopes.keys import curve_public
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
-from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.envelopes.peer_dids import encode_peer2
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
 from tests.contract.test_name_erasure_contract import take_out_names
@@ -28,7 +30,7 @@ from tests.unit.didcomm.accounts import (
     Mediator,
     mediator_of,
 )
-from tests.unit.didcomm.requests import raw_key
+from tests.unit.didcomm.requests import ALICE, raw_key
 from tests.unit.didcomm.test_accounts import erased, speaks_for
 
 
@@ -175,7 +177,8 @@ async def test_a_did_that_was_given_up_is_not_let_go_if_the_rotation_back_to_it_
 async def test_another_key_of_a_did_takes_its_name_unless_the_account_gave_the_did_up(
     mediator: Mediator, *, is_given_up: bool
 ) -> None:
-    name, said = STRANGER.name, msgspec.structs.replace(SAID, peer_did=STRANGER.long)
+    did, name = did_of_two_keys(ALICE)
+    said = msgspec.structs.replace(SAID, peer_did=did)
     await mediator.keylists.enrol(OLD, COMMAND, said, [name])
     if is_given_up:
         await mediator.rotate(NEW_PEER, OLD)
@@ -184,3 +187,23 @@ async def test_another_key_of_a_did_takes_its_name_unless_the_account_gave_the_d
     assert refused is (Refusal.KEY_TAKEN if is_given_up else None)
     assert await mediator.owner(name) == (OLD if is_given_up else name)
     assert await mediator.has(OLD, name) == ([name] if is_given_up else [])
+
+
+def did_of_two_keys(signing: bytes) -> tuple[str, str]:
+    """A did:peer:2 for the image of an Ed25519 key and for another key, and its name."""
+    images = [curve_public(key) for key in (signing, raw_key(3_005))]
+    did = encode_peer2([signing], [], agreement_keys=[key for key in images if key])
+    return did, str(canonical_name(did))
+
+
+async def test_a_did_takes_its_name_from_an_account_that_only_stated_and_replaced_it(
+    mediator: Mediator,
+) -> None:
+    did, name = did_of_two_keys(raw_key(3_004))
+    said = msgspec.structs.replace(SAID, peer_did=did)  # whose document none has checked
+    await mediator.keylists.enrol(OLD, COMMAND, said, [])
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([name], []))
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.owner(name) == OLD
+    assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is None
+    assert await mediator.owner(name) == name
