@@ -78,7 +78,7 @@ class Limits(Section):
     did_bytes_max: int = Field(default=2 * KIB, ge=256, le=64 * KIB)
     """One DID. A did:decentrl with an alias of 256 bytes needs about 800; DIDs are kept in caches
     and indexes. With a log in PostgreSQL at most 2,600 in a cluster and where identities are
-    dedicated: the names of their hosts have the DIDs."""
+    dedicated, unless dedicated_max is 0: the names of their hosts have the DIDs."""
     page_size_max: int = Field(default=1_000, ge=1, le=100_000)
     """Largest page_size of a query. A larger one is refused, never reduced, because clients rely on
     the size that they asked for."""

@@ -175,7 +175,7 @@ class Settings(Section):
         if self.has_placer and 0 < most < len(databases):
             expected = f"0, or {len(databases)} at least, one for each database of the log"
             raise unfit(name, expected)
-        is_long = self.limits.did_bytes_max > _DEDICATED_DID_BYTES_MAX
+        is_long = most > 0 and self.limits.did_bytes_max > _DEDICATED_DID_BYTES_MAX
         if self.has_placer and is_long and not self.log_dsn.startswith("sqlite:"):
             expected = f"at most {_DEDICATED_DID_BYTES_MAX:_} for dedicated hosts in PostgreSQL"
             raise unfit("limits.did_bytes_max", expected)

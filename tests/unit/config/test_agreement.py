@@ -67,6 +67,7 @@ def test_identities_that_could_have_no_dedicated_host_are_refused(
         ({}, True),
         ({"placement": "dedicated"}, False),
         ({"node_address": "10.0.0.1"}, False),
+        ({"node_address": "10.0.0.1", "limits.dedicated_max": "0"}, True),
         ({"placement": "dedicated", "log": "sqlite:///srv/log.db"}, True),
         ({"placement": "dedicated", "limits.did_bytes_max": "2600"}, True),
     ],
