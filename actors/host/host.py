@@ -177,7 +177,7 @@ class Host:
                 pushes += self.registry.pushes(submission.target_did, outcome.notice)
         for cached in damaged:  # once each: ``take_damaged`` leaves none
             self.measures.damaged.add(count=len(cached.damaged))
-            self.registry.set_aside(cached.did, cached.take_damaged(), now_ms)
+            self.registry.hold_back(cached.did, cached.take_damaged(), now_ms)
         return replies, pushes, [] if transaction.log_failed else passed
 
     def run_housekeeping(self) -> list[DueSnapshot]:

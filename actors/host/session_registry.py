@@ -133,7 +133,7 @@ class SessionRegistry:
             self.leases.end(did, leasing.message_ids)
         self._offered_again.update(touched)
 
-    def set_aside(self, did: str, damaged: Sequence[str], now_ms: int) -> None:
+    def hold_back(self, did: str, damaged: Sequence[str], now_ms: int) -> None:
         """Hold damaged envelopes back, or a session that takes one at a time would get no other."""
         if damaged:
             # Where too many messages are held back already, the session's lease keeps these.

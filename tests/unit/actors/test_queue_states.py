@@ -22,7 +22,7 @@ from actors.core.commands import (
     SetQueuePolicy,
 )
 from actors.core.decision import Accepted, DeliveryRefs
-from actors.core.leases import HELD_BACK, Lease
+from actors.core.leases import HELD_BACK, SET_ASIDE, Lease
 from actors.core.message_queue import lapsed_messages
 from actors.core.replies import QueueState
 from eventstore.log.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
@@ -145,3 +145,23 @@ def test_a_removal_says_how_the_queue_stands_from_then_on(gone: tuple[int, ...])
     assert isinstance(removed, Accepted)
     assert removed.reply == me.standing(QueryQueue())
     assert list(me.state.envelopes) == [ids[number] for number in FOUR if number not in gone]
+
+
+def test_what_a_session_sets_aside_is_counted_apart_and_held_by_no_session() -> None:
+    me = both(with_decentrl=False)
+    me.do(QueueEnvelopes(KEYS[0], [b"refused", b"accepted"]))
+    refused, accepted = me.state.envelopes
+    me.do(delivery("edge"))
+    aside = me.do(delivery("edge", message_ids=[refused], sets_aside=True))
+    assert isinstance(aside, Accepted)
+    assert isinstance(aside.reply, DeliveryRefs)
+    assert aside.reply.state == me.standing(QueryQueue())
+    assert (aside.reply.state.available, aside.reply.state.set_aside) == (0, 1)
+    assert {i: lease.session for i, lease in me.leases.items()} == {
+        refused: SET_ASIDE,
+        accepted: "edge",
+    }
+    again = me.do(delivery("edge", message_ids=[refused, accepted]))
+    assert isinstance(again, Accepted)
+    assert isinstance(again.reply, DeliveryRefs)
+    assert again.reply.versions == [me.state.messages[accepted].version]
