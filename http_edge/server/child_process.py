@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -103,7 +102,10 @@ async def _run_child(
     """
     command = program if database is None else (*program, str(database))
     try:
-        child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        # In a group of its own: the parent decides about signals to the whole of its own (Ctrl-C).
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, process_group=0
+        )
     except OSError as error:
         _LOG.error("a child process could not be started: %s", error)
         return None
@@ -136,9 +138,6 @@ def begin_child(process: str, *, niceness: int) -> tuple[Settings, int | None, t
     # Python's own lines about a failure would wait for a stderr that is not read.
     sys.excepthook = partial(_log_failure, process)
     stopping = threading.Event()
-    # A signal to stop may be for the whole group of processes (Ctrl-C); the parent decides.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
     (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
     return settings, database, stopping
