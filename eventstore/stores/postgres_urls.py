@@ -32,8 +32,6 @@ def parameters_of(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
             connect_timeout=max(1, round(bounds.connect_s_max)),
             # Otherwise texts from a database without an encoding would come as bytes.
             client_encoding="UTF8",
-            # Where neither the URL nor PGAPPNAME says how an administrator finds these sessions.
-            fallback_application_name=f"poste {os.getpid()}",
         )
     except ProgrammingError as error:
         # What follows quotes the URL, and may be a part of the password.
@@ -45,6 +43,8 @@ def parameters_of(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
     is_port = ":" not in places or _PORTS.fullmatch(str(parameters.get("port", "")))
     if "@" in places or not is_port:
         raise LogUnusable(f"PostgreSQL: {_ENCODED}")
+    # Where neither the URL nor PGAPPNAME says how an administrator finds these sessions.
+    parameters.setdefault("fallback_application_name", f"poste {os.getpid()}")
     if servers_in(parameters) > 1:
         # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")

@@ -345,8 +345,9 @@ def test_an_administrator_finds_the_sessions_of_each_process(postgres_url: str) 
     assert name == f"poste {os.getpid()}"
 
 
-def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
-    url = f"{postgres_url}&application_name=from-the-url"
+@pytest.mark.parametrize("parameter", ["application_name", "fallback_application_name"])
+def test_all_parameters_of_the_url_reach_the_server(postgres_url: str, parameter: str) -> None:
+    url = f"{postgres_url}&{parameter}=from-the-url"
     with closing(PostgresStore(url)) as store, store.reading() as session:
         ((name,),) = session.rows("SHOW application_name")
     assert name == "from-the-url"
