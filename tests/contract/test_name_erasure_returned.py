@@ -176,6 +176,20 @@ def test_a_pass_changes_nothing_that_others_have(
     assert named[1:] == ([True] if given_up == "never" else [False, False])
 
 
+def take_out_killed_at_each_change(log: EventLog) -> None:
+    """Kill each pass at its first change until one has nothing more to change."""
+    before, killed = others(log), 0
+    while True:
+        try:
+            take_out_names(KilledLog(log, 1, is_done=False))
+        except KilledError:
+            killed += 1
+        else:
+            break
+        assert others(log) == before
+    assert killed > 2
+
+
 def test_a_pass_that_is_killed_at_any_change_changes_nothing_that_others_have(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,16 +203,7 @@ def test_a_pass_that_is_killed_at_any_change_changes_nothing_that_others_have(
         run(mediator.host, give_up, unclaimed(f"key:{GONE}", ReleaseKey(did, key.claim)))
     run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
     erase(mediator, GONE)
-    before, killed = others(log), 0
-    while True:
-        try:
-            take_out_names(KilledLog(log, 1, is_done=False))
-        except KilledError:
-            killed += 1
-        else:
-            break
-        assert others(log) == before
-    assert killed > 2
+    take_out_killed_at_each_change(log)
     listing = log.stream_rows(identity_stream(OTHER), topics=topics_of(KeylistUpdated))
     assert [GONE.encode() in row.state for row in listing[1:]] == [False, False]
     assert take_out_names(log) == 0
@@ -215,14 +220,5 @@ def test_a_pass_that_is_killed_within_a_long_keylist_leaves_no_key_there_that_wa
         run(mediator.host, give_up, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)))
     run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
     erase(mediator, GONE)
-    before, killed = others(log), 0
-    while True:
-        try:
-            take_out_names(KilledLog(log, 1, is_done=False))
-        except KilledError:
-            killed += 1
-        else:
-            break
-        assert others(log) == before
-    assert killed > 2
+    take_out_killed_at_each_change(log)
     assert "keylist-updated.1" not in naming(log, GONE.encode())

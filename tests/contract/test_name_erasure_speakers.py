@@ -37,6 +37,15 @@ def speaker_rows(log: EventLog, name: str) -> list[bool]:
     return [name.encode() in row.state for row in rows if row.topic == "speaker-named.1"]
 
 
+def speak_until_the_end(mediator: Mediator, did: str) -> None:
+    """Rotate the account of ``STAYS`` to a DID, end it, and let the DID go."""
+    run(mediator.host, unclaimed(did, NameSpeaker(STAYS)))
+    rotated = RotateAccount(STAYS, did, 1, connection())
+    for command in (Connect(connection()), rotated, EndAccount(did, 2)):
+        run(mediator.host, unclaimed(STAYS, command))
+    run(mediator.host, unclaimed(did, UnnameSpeaker(STAYS)))
+
+
 @pytest.mark.parametrize("is_let_go", [True, False])
 def test_an_erased_account_leaves_the_rows_of_a_did_that_spoke_for_it(
     mediator: Mediator, log: EventLog, log_url: str, *, is_let_go: bool
@@ -78,11 +87,7 @@ def test_no_snapshot_of_an_account_that_has_ended_names_the_erased_did_that_spok
     cached = Mediator(log, snapshot_after_events=2)
     cached.settle(STAYS)
     settle(cached, GONE)
-    run(cached.host, unclaimed(GONE, NameSpeaker(STAYS)))
-    rotated = RotateAccount(STAYS, GONE, 1, connection())
-    for command in (Connect(connection()), rotated, EndAccount(GONE, 2)):
-        run(cached.host, unclaimed(STAYS, command))
-    run(cached.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
+    speak_until_the_end(cached, GONE)
     erase(cached, GONE)
     log.save_snapshots(cached.host.run_housekeeping())
     assert take_out_names(log)
@@ -168,11 +173,7 @@ def test_who_spoke_for_an_account_that_has_ended_loses_its_names_and_gives_nothi
 ) -> None:
     settle(mediator, STAYS)
     settle(mediator, SPOKE)
-    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
-    rotated = RotateAccount(STAYS, SPOKE, 1, connection())
-    for command in (Connect(connection()), rotated, EndAccount(SPOKE, 2)):
-        run(mediator.host, unclaimed(STAYS, command))
-    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
+    speak_until_the_end(mediator, SPOKE)
     erase(mediator, SPOKE)
     take_out_names(log)
     rows = log.read_stream(identity_stream(STAYS))
