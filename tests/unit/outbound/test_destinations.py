@@ -119,7 +119,7 @@ async def test_an_answer_of_the_message_or_of_the_endpoint_is_neither(
 async def test_an_error_that_says_nothing_of_the_message_is_an_endpoint_that_fails(
     agents: AgentHost, code: int
 ) -> None:
-    agents.answer, destinations = status(code), way_out(agents)
+    agents.answer, destinations = status(code), way_out(agents, slow_s=60, timeout_s=120)
     assert await deliver(destinations, agents.url()) == [DeliveryOutcome.UNAVAILABLE]
     assert destinations._slots.responsiveness(f" {agents.url()}") is Responsiveness.NEW
 

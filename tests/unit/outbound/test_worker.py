@@ -342,7 +342,7 @@ async def _behind_a_wallet(network: DeliveryNetwork, agents: AgentHost) -> Deliv
     """Let the deliverer wait for the first of two messages, which another session has leased."""
     await network.connect(ALICE, agents.url(), queued=envelopes(2))
     await network.lease(ALICE, "a wallet", 1)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=4, slow_s=4, wakes=ALICE)
     await network.identities().answered(QueryQueue, 3)
     return workers
 
@@ -362,7 +362,7 @@ async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
     workers = await _behind_a_wallet(network, agents)
-    network.now_ms += 15_000
+    network.now_ms += 20_000
     await idle(workers)
     assert agents.received == envelopes(1, first=1)
 
@@ -374,7 +374,7 @@ async def test_patience_with_another_session_ends_though_the_clock_is_set_back(
     network.now_ms -= DAY_MS
     looked = network.identities().counts[QueryQueue]
     await network.identities().answered(QueryQueue, looked + 3)
-    network.now_ms += 15_000
+    network.now_ms += 20_000
     await idle(workers)
     assert agents.received == envelopes(1, first=1)
 
@@ -384,10 +384,10 @@ async def test_each_lease_of_another_session_is_waited_for_anew(
 ) -> None:
     agents.answer = gate = Gate()
     workers = await _behind_a_wallet(network, agents)
-    network.now_ms += 6_000
+    network.now_ms += 10_000
     await network.give_back(ALICE, "a wallet")
     await agents.has(1)
-    network.now_ms += 8_000
+    network.now_ms += 10_000
     await network.queue(ALICE, *envelopes(2, first=2))
     await network.lease(ALICE, "a wallet", 1)
     gate.released.set()
@@ -395,7 +395,7 @@ async def test_each_lease_of_another_session_is_waited_for_anew(
     looked = network.identities().counts[QueryQueue]
     await network.identities().answered(QueryQueue, looked + 3)
     assert agents.received == envelopes(2)
-    network.now_ms += 15_000
+    network.now_ms += 20_000
     await idle(workers)
     assert agents.received == [*envelopes(2), *envelopes(1, first=3)]
 
