@@ -12,8 +12,10 @@ HANGS_S = 30.0
 
 def test_the_end_of_a_mediator_waits_for_no_database_that_hangs() -> None:
     looks, answers = threading.Event(), threading.Event()
+    threads = list[threading.Thread]()
 
     def look() -> bool:
+        threads.append(threading.current_thread())
         looks.set()
         return answers.wait(HANGS_S)
 
@@ -23,7 +25,9 @@ def test_the_end_of_a_mediator_waits_for_no_database_that_hangs() -> None:
         looking.cancel()
 
     asyncio.run(serve())
-    (thread,) = (t for t in threading.enumerate() if t.name == "database-away")
+    (thread,) = threads
+    assert thread.is_alive()
+    assert thread.daemon
     answers.set()
     thread.join(HANGS_S)
     assert not thread.is_alive()
