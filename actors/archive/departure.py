@@ -94,7 +94,8 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         for section in same_sections(
             log, place, catalog, before, until_ms=until_ms, rows_max=section_rows
         ):
-            _take(writer, section, leaving_with(log, section, window_ms), rows_per_step_max)
+            leaving = leaving_with(log, section, writer.seam, window_ms)
+            _take(writer, section, leaving, rows_per_step_max)
             progress(writer.seam.position, catalog.last)
     after = writer.seam
     left = after.left - before.left
@@ -152,13 +153,12 @@ def _take(writer: SeamWriter, section: Section, leaving: Leaving, rows_max: int)
     Raises as ``SeamWriter.write``.
     """
     writer.store_states(leaving.states)
-    earlier = [row for row in leaving.rows if row.position <= writer.seam.position]
-    for start in range(0, len(earlier), rows_max):
-        rows = earlier[start : start + rows_max]
-        seam = writer.seam
-        stayed = seam.stayed.minus(row_entry(row, seam.whole_to) for row in rows)
-        writer.write(replace(seam, stayed=stayed), left=[row.position for row in rows])
-    _advance(writer, section, {row.position for row in leaving.rows}, rows_max)
+    for start in range(0, len(leaving.earlier), rows_max):
+        rows = leaving.earlier[start : start + rows_max]
+        stayed = writer.seam.stayed.minus(entry for _, entry in rows)
+        left = [position for position, _ in rows]
+        writer.write(replace(writer.seam, stayed=stayed), left=left)
+    _advance(writer, section, leaving.passed, rows_max)
 
 
 def _advance(writer: SeamWriter, section: Section, leaving: set[int], rows_max: int) -> None:

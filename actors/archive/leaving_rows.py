@@ -28,7 +28,6 @@ removed it has left. The order of the steps of a section ensures this:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -61,6 +60,7 @@ from eventstore.log.events import (
     topics_of,
 )
 from eventstore.log.faults import Head
+from eventstore.log.seam import Seam, row_entry
 from eventstore.log.streams import erased_name, partition_stream, stream_of
 
 _LEAVING: Final = TRAFFIC | REPLACED
@@ -79,16 +79,27 @@ _FIRST: Final = 1
 
 
 class Leaving(NamedTuple):
-    """The rows that leave with a section, in log order, and the states that stand for them."""
+    """What leaves with a section, and the states that stand for it.
 
-    rows: list[LogRow]
+    The rows themselves are not kept: the contracts that end in a section may be a hundred times as
+    long as it.
+
+    Attributes:
+        earlier: the rows up to the seam, in log order: position, and entry in the seam's sum.
+        passed: the positions of those in the section.
+        states: the new states.
+    """
+
+    earlier: list[tuple[int, bytes]]
+    passed: set[int]
     states: list[NewState]
 
 
-def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
+def leaving_with(log: LogReader, section: Section, seam: Seam, window_ms: int) -> Leaving:
     """Find the rows that leave the log when the seam moves to the end of a section.
 
-    Seals stay that are needed under ``window_ms``, the widest timestamp window of the settings.
+    ``seam`` is the present one. Seals stay that are needed under ``window_ms``, the widest
+    timestamp window of the settings.
 
     Raises:
         LogUnavailable: the log cannot be read now.
@@ -101,25 +112,37 @@ def leaving_with(log: LogReader, section: Section, window_ms: int) -> Leaving:
     changed = {row.stream for row in later if row.topic in _CHANGING}
     for stream in {row.stream for row in later if row.topic in _ERASED}:
         changed |= _spoken_for(log, UUID(bytes=stream))
-    leaving = Leaving([], [])
+    leaving = Leaving([], set(), [])
     # Contracts and the like are read only if one was removed: most of them live.
     removed = {row.stream for row in later if row.topic in _REMOVING}
     for stream in changed:
         topics = _WITH_RECORDS if stream in removed else _LEAVING
         rows, states = _of_identity(log, UUID(bytes=stream), newest.get(stream, 0), until, topics)
-        leaving.rows.extend(rows)
+        _add(leaving, rows, seam)
         leaving.states.extend(states)
     for name, head in section.heads.items():
         if partition_stream(name).bytes in newest:
-            leaving.rows.extend(_seals(log, name, head, window_ms))
-    leaving.rows.sort(key=attrgetter("position"))
+            _add(leaving, _seals(log, name, head, window_ms), seam)
+    leaving.earlier.sort()
     return leaving
+
+
+def _add(leaving: Leaving, rows: Sequence[LogRow], seam: Seam) -> None:
+    """Note rows that leave."""
+    for row in rows:
+        if row.position > seam.position:
+            leaving.passed.add(row.position)
+        else:
+            leaving.earlier.append((row.position, row_entry(row, seam.whole_to)))
 
 
 def _of_identity(
     log: LogReader, stream: UUID, version: int, until: int, topics: Collection[str]
-) -> Leaving:
-    """The rows of one stream up to a position that leave; its state is at ``version``."""
+) -> tuple[list[LogRow], list[NewState]]:
+    """The rows of one stream up to a position that leave, and the state that stands for them.
+
+    The state is at ``version``.
+    """
     old = log.load_archived_state(stream)
     state = state_at(log, stream, version)
     stays = {_FIRST, state.version, *_referred_to(state)}
@@ -134,7 +157,7 @@ def _of_identity(
     ]
     new = snapshot_of(_without_erased_speakers(log, stream, state))
     is_new = bool(rows) if old is None else old != new
-    return Leaving(rows, [NewState(stream, new, old)] if is_new else [])
+    return rows, [NewState(stream, new, old)] if is_new else []
 
 
 def _spoken_for(log: LogReader, stream: UUID) -> set[bytes]:

@@ -70,7 +70,7 @@ def read_ids(history: History) -> None:
     history.commit()
 
 
-def leave(log: EventLog, place: ExportPlace, **how: int) -> Archived:
+def leave(log: EventLog, place: ExportPlace, **how: Any) -> Archived:
     """Export the rest; then let leave what may, as ``leave_for``."""
     export_all(log, place, BOUNDS)
     return leave_for(log, place, **how)
@@ -83,6 +83,7 @@ def leave_for(
     until_ms: int = LATER_MS,
     section_rows: int = 150,
     rows_max: int = 1_000,
+    is_checked: bool = True,
 ) -> Archived:
     """Let leave what may for an archive as it is."""
     return let_rows_leave(
@@ -95,6 +96,7 @@ def leave_for(
         clock=lambda: LATER_MS,
         section_rows=section_rows,
         rows_per_step_max=rows_max,
+        is_checked=is_checked,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from actors.archive import leaving_rows
 from actors.archive.archive_check import check_archive
@@ -38,7 +40,15 @@ from tests.export.acting import (
     set_device,
     withdraw,
 )
-from tests.export.leaving import assert_whole, leave, prune, states_of, streams_of
+from tests.export.leaving import (
+    BOUNDS,
+    assert_whole,
+    leave,
+    leave_for,
+    prune,
+    states_of,
+    streams_of,
+)
 from tests.export.samples import (
     SIGNED_BY,
     export_all,
@@ -209,6 +219,32 @@ def test_what_an_earlier_build_kept_leaves_with_the_next_removal(
     leave(log, place)
     assert topics_in(log) == ["identity-registered", "contract-requests-acknowledged"]
     assert_sound(log, log_url, place)
+
+
+def test_a_section_of_ends_does_not_take_the_texts_of_all_its_contracts_into_memory(
+    log: EventLog, place: ExportPlace
+) -> None:
+    acting, text_bytes = Acting(log), 256 * 1024
+    for number in range(20):
+        owner = f"{ME}/{number}"
+        acting.ask(owner, owner, c.Register(contract(owner, MEDIATOR, acting.now_ms / 1000 + 9e6)))
+        kept = contract(owner, FRIEND, acting.now_ms / 1000 + 2 * HOUR_S)
+        acting.ask(owner, owner, c.SaveContract(replace(kept, signed=bytes(text_bytes))))
+    leave(log, place)
+    acting.now_ms += 4 * HOUR_S * 1000
+    for number in range(20):
+        acting.ask(MEDIATOR, f"{ME}/{number}", c.ExpireRecords(100))
+        acting.ask(
+            f"{ME}/{number}", f"{ME}/{number}", c.PublishPublicEvent("", "", [], 1, "", True)
+        )
+    export_all(log, place, BOUNDS)
+    tracemalloc.start()
+    try:
+        assert leave_for(log, place, section_rows=10_000, is_checked=False).left >= 20
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 * text_bytes
 
 
 @pytest.mark.parametrize(("seed", "is_pruned"), [(1, False), (2, True)])
