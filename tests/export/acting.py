@@ -22,16 +22,15 @@ ME: Final = "did:example:alice"
 AGENT: Final = "did:key:carl"
 FRIEND: Final = "did:example:friend"
 HOUR_S: Final = 3_600
-_LIMITS: Final = HostLimits(
-    timestamp_window_ms=60_000, identity=IdentityLimits(expired_contracts_age_s_max=1)
-)
+_LIMITS: Final = IdentityLimits(expired_contracts_age_s_max=1)
 
 
 class Acting:
     """A host whose commands are an hour apart, so that no nonce keeps a seal in the log."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, limits: IdentityLimits = _LIMITS) -> None:
         self.now_ms = START_MS
+        self._limits = HostLimits(timestamp_window_ms=60_000, identity=limits)
         self._log = log
         self._numbers = count(1)
         self.restart()
@@ -41,7 +40,7 @@ class Acting:
         self._host = Host(
             "host-0",
             self._log,
-            _LIMITS,
+            self._limits,
             secret=b"secret",
             clock=lambda: self.now_ms,
             new_id=lambda: f"id-{next(self._numbers)}",

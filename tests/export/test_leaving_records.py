@@ -16,6 +16,7 @@ from actors.archive import leaving_rows
 from actors.archive.archive_check import check_archive
 from actors.archive.leaving_kinds import TRAFFIC
 from actors.core import commands as c
+from actors.core.limits import IdentityLimits
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.seam import seam_of
 from eventstore.log.streams import identity_stream
@@ -120,6 +121,31 @@ def test_a_request_or_a_public_event_leaves_once_it_was_removed(
     remove(acting, 2)
     leave(log, place)
     assert topics_in(log) == ["identity-registered", *kinds]
+    assert_sound(log, log_url, place)
+
+
+@pytest.mark.parametrize(
+    ("add", "kinds"),
+    [
+        (request_contract, ["contract-requested", "contract-requests-expired"]),
+        (publish, ["public-event-published", "public-events-expired"]),
+    ],
+)
+def test_a_request_or_a_public_event_leaves_once_it_was_removed_for_its_age(
+    log: EventLog, log_url: str, place: ExportPlace, add: Act, kinds: list[str]
+) -> None:
+    age_s = 24 * HOUR_S
+    limits = IdentityLimits(contract_requests_age_s_max=age_s, public_events_age_s_max=age_s)
+    acting = Acting(log, limits)
+    register(acting)
+    add(acting, 1)
+    acting.now_ms += 2 * age_s * 1000
+    add(acting, 2)
+    expire(acting)
+    register(acting)
+    leave(log, place)
+    assert sorted(set(topics_in(log)) - {"identity-registered"}) == kinds
+    assert topics_in(log).count(kinds[0]) == 1
     assert_sound(log, log_url, place)
 
 
