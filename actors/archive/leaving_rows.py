@@ -51,6 +51,7 @@ from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
+    AccountEnded,
     AccountExpired,
     AccountRotated,
     IdentityErased,
@@ -65,7 +66,7 @@ from eventstore.log.streams import erased_name, partition_stream, stream_of
 
 _LEAVING: Final = TRAFFIC | REPLACED
 _CHANGING: Final = (_LEAVING | REMOVING) | topics_of(
-    KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed
+    KeylistUpdated, AccountEnded, AccountExpired, IdentityErased, SpeakerNamed
 )
 """The events after which rows may leave, or a state has fewer names of others, or none."""
 _REMOVING: Final = REMOVING - TRAFFIC

@@ -145,21 +145,24 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
         assert_whole(log, dsn)
 
 
-@pytest.mark.parametrize("leaves_first", [True, False])
+@pytest.mark.parametrize("left", ["before its end", "before the erasure", "after the erasure"])
 def test_no_state_of_an_ended_account_keeps_the_name_of_an_erased_did_that_spoke_for_it(
-    tmp_path: Path, *, leaves_first: bool
+    tmp_path: Path, left: str
 ) -> None:
-    """Whether its rows leave before that DID is erased, or after it and with the name."""
+    """Whenever its rows leave first: after the erasure, too, they still have the name."""
     dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "archive"))
     with closing(open_log(dsn)) as log:
         mediator = Mediator(log)
         mediator.settle(STAYS)
         run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
         rotated = RotateAccount(STAYS, GONE, 1, connection())
-        for command in (Connect(connection()), rotated, EndAccount(GONE, 2)):
+        for command in (Connect(connection()), rotated):
             run(mediator.host, unclaimed(STAYS, command))
         run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
-        if leaves_first:
+        if left == "before its end":
+            assert leave(log, place).states > 0
+        run(mediator.host, unclaimed(STAYS, EndAccount(GONE, 2)))
+        if left != "after the erasure":
             assert leave(log, place).states > 0
             assert "archived_states" in tables_naming(dsn, GONE)
         run(mediator.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
