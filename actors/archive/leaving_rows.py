@@ -156,9 +156,10 @@ def _of_identity(
         and row.version not in stays
         and not (_ends_first(row) or _is_expiry_in(state, row))
     ]
-    new = snapshot_of(_without_erased_speakers(log, stream, state))
+    nameless = _without_erased_speakers(log, stream, state)
+    new = snapshot_of(nameless)
     is_new = bool(rows) if old is None else old != new
-    return rows, [NewState(stream, new, old)] if is_new else []
+    return rows, [NewState(stream, new, old, nameless != state)] if is_new else []
 
 
 def _spoken_for(log: LogReader, stream: UUID) -> set[bytes]:

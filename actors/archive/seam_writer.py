@@ -35,11 +35,15 @@ class SigningKey(Protocol):
 
 
 class NewState(NamedTuple):
-    """A stream's new archived state, and the one that it replaces, None without one."""
+    """A stream's new archived state, and the one that it replaces, None without one.
+
+    ``is_renamed``: it has lost a name that a snapshot of the stream can have, however new.
+    """
 
     stream: UUID
     state: Snapshot
     old: Snapshot | None
+    is_renamed: bool = False
 
 
 class SeamWriter:
@@ -87,7 +91,7 @@ class SeamWriter:
         seam: Seam,
         *,
         left: Sequence[int] = (),
-        states: Sequence[tuple[UUID, Snapshot]] = (),
+        states: Sequence[NewState] = (),
     ) -> None:
         """Remove the rows at these positions, store these archived states, and write the seam.
 
@@ -100,7 +104,9 @@ class SeamWriter:
         """
         seam = replace(seam, left=seam.left + len(left), at_ms=self._clock())
         text = sign_seam(seam, self._sign)
-        self._log.let_leave(Departure(self.text, text, left, states))
+        new = [(one.stream, one.state) for one in states]
+        renamed = [one.stream for one in states if one.is_renamed]
+        self._log.let_leave(Departure(self.text, text, left, new, renamed))
         self.seam, self.text = seam, text
         self._after_step()
 
@@ -110,8 +116,7 @@ class SeamWriter:
             gone = [state_entry(one.stream, one.old) for one in some if one.old is not None]
             come = [state_entry(one.stream, one.state) for one in some]
             self.write(
-                replace(self.seam, states=self.seam.states.minus(gone).plus(come)),
-                states=[(one.stream, one.state) for one in some],
+                replace(self.seam, states=self.seam.states.minus(gone).plus(come)), states=some
             )
 
 

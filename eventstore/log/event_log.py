@@ -256,10 +256,7 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangedRow(NamedTuple):
-    """A row that loses names: its present state, and its state without the names.
-
-    ``stream`` is 16 bytes.
-    """
+    """A row that loses names: its state with and without them; ``stream`` is 16 bytes."""
 
     stream: bytes
     position: int
@@ -272,13 +269,15 @@ class Departure(NamedTuple):
 
     ``seam`` replaces ``before``, the log's present seam (``eventstore.log.seam``), which is None
     if it has none. The rows at ``positions`` leave; ``states`` replace the archived states of
-    their streams, and snapshots of earlier versions, which can have names of rows that leave.
+    their streams, and snapshots of earlier versions, which can have names of rows that leave. The
+    snapshots of ``renamed``, streams whose states lose a name, become empty as in ``change_rows``.
     """
 
     before: str | None
     seam: str
     positions: Sequence[int] = ()
     states: Sequence[tuple[UUID, Snapshot]] = ()
+    renamed: Collection[UUID] = ()
 
 
 class LogReader(Protocol):

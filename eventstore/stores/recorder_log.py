@@ -346,6 +346,7 @@ class RecorderLog(EventLog):
     @override
     def let_leave(self, departure: Departure) -> None:
         name, said = SEAM.encode(), departure.seam.encode()
+        empty = self._empty(departure.renamed)
         with unavailable(), self._store.writing() as session:
             if departure.before is None:
                 session.run_many(_FIX, [(name, said)])
@@ -367,19 +368,23 @@ class RecorderLog(EventLog):
                     "DELETE FROM snapshots WHERE stream = ? AND version < ?",
                     sorted((stream.bytes, one.version) for stream, one in departure.states),
                 )
+            save_states(session, "snapshots", empty)
 
     @override
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
-        streams = [UUID(bytes=stream) for stream in {row.stream for row in rows}]
-        empty = [
-            (stream, Snapshot(newest.originator_version, _NO_LAYOUT, b""))
-            for stream in streams
-            for newest in self.read_stream(stream, newest_first=True, limit=1)
-        ]
+        empty = self._empty({UUID(bytes=row.stream) for row in rows})
         with unavailable(), self._store.writing() as session:
             if session.change_rows(rows) != len(rows):
                 raise RowsStay("a row meanwhile changed or left")
             save_states(session, "snapshots", empty)
+
+    def _empty(self, streams: Collection[UUID]) -> Sequence[tuple[UUID, Snapshot]]:
+        """Empty snapshots of these streams, at their newest versions."""
+        return [
+            (stream, Snapshot(newest.originator_version, _NO_LAYOUT, b""))
+            for stream in streams
+            for newest in self.read_stream(stream, newest_first=True, limit=1)
+        ]
 
     @override
     def setting(self, name: str, default: str) -> str:

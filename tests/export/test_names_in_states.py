@@ -20,6 +20,7 @@ from actors.core.commands import (
     NameSpeaker,
     PublishPublicEvent,
     QueueEnvelopes,
+    QueueMessage,
     RemoveMessages,
     RequestContract,
     RotateAccount,
@@ -73,8 +74,9 @@ from tests.contract.test_name_erasure_contract import (
     save_all,
     send,
     tables_naming,
+    take_out_names,
 )
-from tests.contract.test_retention_contract import DAY_S, Mediator
+from tests.contract.test_retention_contract import DAY_S, FRIEND, Mediator
 from tests.export.leaving import assert_whole, leave
 from tests.export.samples import (
     OWNER,
@@ -174,6 +176,38 @@ def test_no_state_of_an_ended_account_keeps_the_name_of_an_erased_did_that_spoke
         assert_whole(log, dsn)
         (renewed,) = run(Mediator(log, name="again").host, submission(STAYS, registration(STAYS)))
         assert renewed == Refused(Refusal.UNAUTHORIZED_COMMAND), "another spoke for it"
+
+
+def test_no_snapshot_of_an_ended_account_has_a_name_that_its_archived_state_has_lost(
+    tmp_path: Path,
+) -> None:
+    """One made from the archived state, after the name left the rows and before it left that."""
+    dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "archive"))
+    with closing(open_log(dsn)) as log:
+        mediator = Mediator(log, snapshot_after_events=2)
+        mediator.settle(STAYS)
+        for body in (b"second", b"third"):
+            run(mediator.host, submission(STAYS, QueueMessage(FRIEND, body), sender=FRIEND))
+        run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
+        rotated = RotateAccount(STAYS, GONE, 1, connection())
+        for command in (Connect(connection()), rotated, EndAccount(GONE, 2)):
+            run(mediator.host, unclaimed(STAYS, command))
+        first, *later = message_ids(mediator, STAYS)
+        run(mediator.host, submission(STAYS, AcknowledgeMessages([first])))
+        leave(log, place)
+        run(mediator.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
+        erase(mediator, GONE)
+        take_out_names(log)
+        assert tables_naming(dsn, GONE) == ["archived_states"]
+        erased_ms = mediator.clock.now_ms
+        mediator.pass_s(100)
+        for one in later:
+            run(mediator.host, submission(STAYS, AcknowledgeMessages([one])))
+        log.save_snapshots(mediator.host.run_housekeeping())
+        assert "snapshots" in tables_naming(dsn, GONE)
+        leave(log, place, until_ms=erased_ms)
+        assert tables_naming(dsn, GONE) == []
+        assert_whole(log, dsn)
 
 
 def test_a_row_that_has_left_the_log_loses_the_names_of_the_erased_alone(
