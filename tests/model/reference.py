@@ -156,7 +156,10 @@ class Reference:
     def fail_all(
         self, batch: Sequence[Submission], now_ms: int, ids: list[str], *, is_stored: bool
     ) -> None:
-        """This transaction is answered to no client, and what it would have handed out is free."""
+        """This transaction is answered to no client, and what it would have handed out is free.
+
+        So are nonces without effect: clients send such commands again.
+        """
         self.held.end_leases(now_ms)
         tried, fresh = deepcopy(self), iter(ids)
         tried.held.granted.clear()
@@ -167,7 +170,6 @@ class Reference:
         self.held = tried.held
         if is_stored:
             self.nonces, self.boxes = tried.nonces, tried.boxes
-        self.without_effect = tried.without_effect
 
     def _answer(self, request: Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
         """The answer to one submission; every command that is decided takes a fresh id."""

@@ -152,6 +152,7 @@ class CoreSystem(System):
     ) -> list[Reply]:
         events = {did: [*stored] for did, stored in self._events.items()}
         before = (events, deepcopy(self._nonces)) if fault is not None else None
+        unproven = deepcopy(self._unproven) if fault is not None else self._unproven
         self._leases.expire(self.now_ms)
         self._granted.clear()
         fresh = iter(ids)
@@ -162,6 +163,7 @@ class CoreSystem(System):
             return replies
         if not isinstance(fault, StoredButFailed):
             self._events, self._nonces = before
+        self._unproven = unproven
         self._states.clear()
         for did, leasing in self._granted:
             self._leases.end(did, leasing.message_ids)
