@@ -36,20 +36,31 @@ class ErasingAgents(AgentMachine):
         who=st.sampled_from([*IDENTITIES, *IDENTITIES, *NAMES]),
         by=st.sampled_from(["operator", "operator", "owner", "continued"]),
         fault=st.none() | faults,
+        spoke=st.lists(st.sampled_from(NAMES), max_size=2),
         more=st.lists(steps | searches, max_size=5),
         is_whole=st.booleans(),
         comes_back=st.sampled_from([(), ("agent",), ("client",), ("agent", "client")]),
     )
-    def be_erased(
+    def be_erased(  # noqa: PLR0913 - each is one choice of a history
         self,
+        *,
         who: str,
         by: str,
         fault: Plan | None,
+        spoke: list[str],
         more: list[c.Command],
         is_whole: bool,
         comes_back: tuple[str, ...],
     ) -> None:
-        """An erasure begins, and goes on by requests or by the search for due records."""
+        """An erasure begins, and goes on by requests or by the search for due records.
+
+        Before it ``spoke`` speak for the account, one after another, unless it has other speakers.
+        """
+        speaks = who
+        for other in spoke:
+            rotated = c.RotateAccount(speaks, other, START_S + 50_000_000, connection(""))
+            self.put(who, c.Connect(connection("")), rotated)
+            speaks = other
         self.commit()
         if fault is not None:
             self.room = 3  # the fault comes with the commit below
@@ -71,6 +82,9 @@ class ErasingAgents(AgentMachine):
                 is_first = other == MEDIATOR
                 self.ask(who, who, c.Register(signed) if is_first else c.SaveContract(signed))
         self.put(who, c.QueryQueue(), *map(c.FindAccount, [[], []]))
+
+    be_erased_soon = be_erased_late = be_erased
+    """So that a history has several: what is left of one shows in the next."""
 
 
 class ErasingMediator(ErasingAgents, MediatorMachine):

@@ -144,6 +144,7 @@ class CoreSystem(System):
         self._states: dict[str, Identity] = {}
         self._snapshots: dict[str, bytes] = {}
         self._nonces = NonceWindow()
+        self._unproven: UnprovenNonces
         self.restart()
 
     @override

@@ -45,7 +45,7 @@ def test_the_pure_core_answers_as_the_model_does_with_erased_identities() -> Non
     class Core(ErasingAgents):
         make_system = CoreSystem
 
-    examples = min(20, settings().max_examples)
+    examples = min(60, settings().max_examples)
     run_state_machine_as_test(Core, settings=settings(EXAMPLES, max_examples=examples))
 
 
