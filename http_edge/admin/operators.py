@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from actors.core.commands import FindKeyOwner, PurgeQueue, QueryConnection, QueryQueue
 from actors.core.refusals import Refusal
-from actors.core.replies import AccountFound, Connected, KeyOwner, Purged, QueueState
+from actors.core.replies import Connected, KeyOwner, Purged, QueueState
 from actors.host.clock import Clock, new_id
 from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
@@ -165,7 +165,9 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
         HostUnavailable: the owner of a name is not known now, so there may be an account.
     """
     spoken = await identities.find_account(did, b"")
-    if isinstance(spoken, AccountFound) and spoken.account_did:
+    if isinstance(spoken, Refusal):
+        raise HostUnavailable(did)
+    if spoken.account_did:
         return {"account": spoken.account_did}
     name = canonical_name(did)
     for each in () if name is None else (name, *twins(name)):
