@@ -83,7 +83,7 @@ class WebLimits:
         """Is the host of this URL allowed?"""
         host = url.raw_host or ""  # as settings have it; decoded, it may be none of IDNA
         names = {f"{host}:{url.port}"} | ({host} if url.port == _HTTPS_PORT else set())
-        return not self.allowed_hosts.isdisjoint(names) or not self.allowed_hosts
+        return not self.allowed_hosts or not self.allowed_hosts.isdisjoint(names)
 
 
 async def _at_once(work: Callable[[], Any]) -> Any:

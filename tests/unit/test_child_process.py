@@ -108,6 +108,22 @@ async def test_a_round_comes_as_soon_as_any_part_of_its_work_is_due(
     assert rounds == 3
 
 
+def stop_at_first_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[asyncio.Event, list[asyncio.subprocess.Process]]:
+    """The event that ends the parent's work as soon as it has a child, and its children."""
+    stopping = asyncio.Event()
+    create, children = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process]()
+
+    async def started(*arguments: Any, **more: Any) -> asyncio.subprocess.Process:
+        children.append(await create(*arguments, **more))
+        stopping.set()
+        return children[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    return stopping, children
+
+
 @pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
 @pytest.mark.parametrize(
     ("program", "stop_s_max", "code"),
@@ -125,15 +141,7 @@ async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_i
     stop_s_max: float,
     code: int,
 ) -> None:
-    stopping = asyncio.Event()
-    create, children = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process]()
-
-    async def started(*arguments: Any, **more: Any) -> asyncio.subprocess.Process:
-        children.append(await create(*arguments, **more))
-        stopping.set()
-        return children[-1]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    stopping, children = stop_at_first_child(monkeypatch)
     monkeypatch.setattr(child_process, "_STOP_S_MAX", stop_s_max)
     for name in ("EXPORT", "ARCHIVE"):
         monkeypatch.setattr(child_process, name, (sys.executable, "-c", program))
@@ -147,15 +155,7 @@ async def test_a_child_of_a_database_ends_with_its_stdin_and_one_that_does_not_i
 async def test_a_signal_to_the_group_of_the_parent_reaches_no_child_not_even_one_that_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopping = asyncio.Event()
-    create, children = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process]()
-
-    async def started(*arguments: Any, **more: Any) -> asyncio.subprocess.Process:
-        children.append(await create(*arguments, **more))
-        stopping.set()
-        return children[-1]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    stopping, children = stop_at_first_child(monkeypatch)
     monkeypatch.setattr(child_process, "_STOP_S_MAX", WAIT_S)
     program = "import os, sys; sys.exit(3 if os.getpgrp() == os.getpid() else 4)"
     monkeypatch.setattr(child_process, "EXPORT", (sys.executable, "-c", program))
