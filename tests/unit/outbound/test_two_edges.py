@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from actors.core.commands import DeliverMessages, ReleaseLeases, RemoveMessages
+from actors.core.commands import DeliverMessages, QueryQueue, ReleaseLeases
 from tests.unit.outbound.agent_host import AgentHost, Gate
 from tests.unit.outbound.delivery_network import ALICE, DeliveryNetwork, envelopes, idle
 
@@ -51,8 +51,7 @@ async def test_what_one_edge_has_set_aside_holds_up_no_delivery_of_another(
     agents.answer = refuses
     await network.connect(ALICE, agents.url(), queued=[bad, good])
     network.workers(agents.lookup, wakes=ALICE)
-    await network.identities().answered(DeliverMessages, 2)
-    await network.identities().answered(RemoveMessages)
+    await network.identities().answered(QueryQueue, 2)  # before and after these two
     assert (await network.state(ALICE)).messages == 1
     await network.queue(ALICE, later)
     await idle(network.workers(agents.lookup, edge="edge-1", wakes=ALICE))
