@@ -17,7 +17,7 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Final
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
@@ -33,7 +33,7 @@ from http_edge.listener.address_charge import (
     paying_address,
     rate_of,
 )
-from http_edge.listener.bounded_server import BoundedServer, Request, may_upgrade
+from http_edge.listener.bounded_server import BoundedServer, Request, may_upgrade, say_continue
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
@@ -68,6 +68,7 @@ _LIMITED_TIMES_MAX: Final = 10
 _LIMITED_MAX: Final = _LIMITED_AT_ONCE * _LIMITED_TIMES_MAX
 """Connections beyond are cut: thousands of waiting requests are a hundred thousand objects, and
 each garbage collection of them stops the edge for 50 ms."""
+_CONTINUE: Final = "100-continue"
 _UNREAD_BYTES: Final = 64 * 1024
 """The longest body that is still read after its request was answered, to keep the connection."""
 _UNREAD_S: Final = 0.5
@@ -210,12 +211,10 @@ class HttpListener:
             response = self._error(Rejection.METHOD_NOT_ALLOWED)
             response.headers[hdrs.ALLOW] = ",".join(sorted(served.handlers))
             return response
-        if hdrs.EXPECT in request.headers:
-            if request.headers[hdrs.EXPECT].lower() != "100-continue":
-                response = self._error(Rejection.EXPECTATION_FAILED)
-                response.force_close()
-                return response
-            await _say_continue(request)
+        if request.headers.get(hdrs.EXPECT, _CONTINUE).lower() != _CONTINUE:
+            response = self._error(Rejection.EXPECTATION_FAILED)
+            response.force_close()
+            return response
         return await handler(request)
 
     async def _answer_malformed(self, request: web.BaseRequest, status: int) -> web.StreamResponse:
@@ -265,7 +264,10 @@ class HttpListener:
 
         A client that sends megabytes would keep the edge busy with a refused body. Instead the
         kernel holds the client back; it can read the answer, and is reset if it goes on sending.
+        A client that waited to be asked for its body may not send it at all.
         """
+        if hdrs.EXPECT in request.headers:
+            response.force_close()
         if (request.content_length or _UNREAD_BYTES + 1) <= _UNREAD_BYTES:
             return
         response.force_close()
@@ -335,6 +337,7 @@ class HttpListener:
         if no_room is not None:
             return self._reject(request, _CUT_BODY[no_room])
         try:
+            await say_continue(request)
             arrived = await self._arriving(request, address)
             if isinstance(arrived, bytes):
                 return arrived
@@ -445,13 +448,6 @@ class _Request(Request):
         if name := request_id.current():  # malformed HTTP has none
             response.headers[request_id.HEADER] = name
         response.headers.update(peer_of(self).connections.headers)
-
-
-async def _say_continue(request: web.Request) -> None:
-    """Ask for the body, if the version of HTTP has a way to (RFC 9110, section 10.1.1)."""
-    if request.version >= HttpVersion11:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # a fault of the handler can still be answered
 
 
 def _preflight() -> web.Response:

@@ -381,12 +381,34 @@ async def test_a_fault_before_any_handler_ends_the_connection(
     assert [record.message for record in caplog.records] == ["connection failed"]
 
 
-async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(edge: Edge) -> None:
-    head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n"
-    client = await edge.connect(head)
+@pytest.mark.parametrize("path", [b"/brief", b"/read"])
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(
+    edge: Edge, path: bytes
+) -> None:
+    head = b"Host: x\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n"
+    client = await edge.connect(b"POST " + path + b" HTTP/1.1\r\n" + head)
     assert await status(client) == 100
     await asyncio.get_running_loop().sock_sendall(client, b"x")
     assert await status(client) == 200
     # HTTP 1.0 has no interim answers.
-    client = await edge.connect(head.replace(b"HTTP/1.1", b"HTTP/1.0") + b"x")
+    client = await edge.connect(b"POST " + path + b" HTTP/1.0\r\n" + head + b"x")
     assert await status(client) == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "refusal"),
+    [
+        (b"POST /brief HTTP/1.1\r\nContent-Length: 999999999\r\n", 413),
+        (b"POST /brief HTTP/1.1\r\nContent-Length: 1\r\nContent-Encoding: gzip\r\n", 415),
+        (b"POST /nowhere HTTP/1.1\r\nContent-Length: 1\r\n", 404),
+    ],
+    ids=["too large", "compressed", "unknown path"],
+)
+async def test_a_client_is_not_asked_for_a_body_that_its_head_refuses(
+    edge: Edge, head: bytes, refusal: int
+) -> None:
+    """RFC 9110 10.1.1. It may keep the body to itself, so no request can follow."""
+    client = await edge.connect(head + b"Host: x\r\nExpect: 100-continue\r\n\r\n")
+    answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+    assert answer.startswith(b"HTTP/1.1 %d " % refusal)
+    assert b"\r\nConnection: close\r\n" in answer

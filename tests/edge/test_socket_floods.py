@@ -232,7 +232,7 @@ async def test_a_peer_that_goes_away_before_it_is_answered_leaves_no_line_in_the
     for _ in range(3):
         _, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
         writer.write(
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n"
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"
         )
         writer.write_eof()
         await writer.drain()
