@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 from aiohttp.http_parser import RawRequestMessage
 from typing_extensions import override
 
@@ -35,9 +35,15 @@ class Request(web.Request):
     """A request to this server, whatever host its target names."""
 
     def __init__(self, message: RawRequestMessage, *args: Any, **options: Any) -> None:
-        """Take the target's path and query alone: aiohttp would decode its host, which may fail."""
+        """Take the target's path and query alone: aiohttp would decode its host, which may fail.
+
+        And a version that the answer may have (RFC 9110 6.2): the parser also takes 0.9 and 2.0.
+        """
         if message.url.absolute:
             message = message._replace(url=message.url.relative())
+        version = min(max(message.version, HttpVersion10), HttpVersion11)
+        if version != message.version:
+            message = message._replace(version=version)
         super().__init__(message, *args, **options)
 
     @property
@@ -67,9 +73,13 @@ async def say_continue(request: web.BaseRequest) -> None:
 
 def may_upgrade(request: web.Request) -> bool:
     """Does the head ask for a WebSocket as RFC 6455 says?"""
+    # RFC 6455 4.2.1: a GET of HTTP/1.1; routes for GET answer HEAD, too. A body would be read as
+    # frames: no protocol can be switched within a request (RFC 9110 7.8).
+    is_bare_get = request.method == "GET" and request.version >= HttpVersion11
+    if not is_bare_get or request.content_length or hdrs.TRANSFER_ENCODING in request.headers:
+        return False
     try:
-        # RFC 6455 4.2.1: a GET; routes for GET answer HEAD, too.
-        return request.method == "GET" and web.WebSocketResponse().can_prepare(request).ok
+        return web.WebSocketResponse().can_prepare(request).ok
     except ValueError:  # aiohttp raises it for a key that is not ASCII
         return False
 

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
@@ -163,8 +163,10 @@ class HttpListener:
         response = await self._guarded(request)
         if not request.content.is_eof():
             await self._answer_unread(request, response)
-        if hdrs.UPGRADE in request.headers:
-            # The parser of aiohttp drops what the same read brought behind it.
+        # A proxy of HTTP/1.0 may take what follows chunks for a part of the body (RFC 9112 6.1);
+        # the parser of aiohttp drops what the same read brought behind an upgrade.
+        is_ambiguous = request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers
+        if is_ambiguous or hdrs.UPGRADE in request.headers:
             response.force_close()
             peer_of(request).close()
         if _LOG.isEnabledFor(logging.DEBUG):
@@ -393,7 +395,9 @@ class HttpListener:
             if not may_upgrade(request):
                 response = self._error(Rejection.UPGRADE_REQUIRED)
                 response.headers[hdrs.UPGRADE] = "websocket"
+                response.headers[hdrs.CONNECTION] = "Upgrade, close"  # RFC 9110 7.8
                 response.headers[hdrs.SEC_WEBSOCKET_VERSION] = "13"  # RFC 6455 4.4
+                response.force_close()
                 return response
             if not in_flight.has_room_for_socket(address):
                 return self._reject(request, Rejection.TOO_BUSY)
@@ -437,7 +441,7 @@ class HttpListener:
         return self._groups[0] if served is None else served.group
 
     def _served(self, request: web.Request) -> Served | None:
-        return self._router.find(request.rel_url.path_safe)
+        return self._router.find(request.rel_url.path_safe or "/")
 
 
 class _Request(Request):

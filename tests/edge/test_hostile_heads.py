@@ -22,7 +22,7 @@ from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
 from tests.calls import calls_counted
 from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, served, status, until
-from tests.edge.mediator import WAIT_S
+from tests.edge.mediator import WAIT_S, Mediator
 
 LONG: Final = 15_000
 HEADERS: Final = (
@@ -331,6 +331,17 @@ async def test_a_request_that_two_servers_may_read_as_different_ones_is_the_last
     assert answers.split()[1] == b"400"
 
 
+async def test_a_body_in_chunks_is_the_last_of_its_connection_by_http_1_0(edge: Edge) -> None:
+    """RFC 9112 6.1: its proxies know no chunks, and may take the next request for a part of it."""
+    head = b"POST /brief HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n" + _CHUNKED
+    client = await edge.connect(2 * (head + b"\r\n1\r\nx\r\n0\r\n\r\n"))
+    answers = b""
+    async with asyncio.timeout(WAIT_S):
+        while more := await asyncio.get_running_loop().sock_recv(client, 65_536):
+            answers += more
+    assert answers.count(b"HTTP/1.") == 1
+
+
 @pytest.mark.parametrize("key", [b"", b"short", b"\xff" * 24, b"\xc3\xa9" * 12], ids=repr)
 async def test_an_upgrade_with_a_key_that_is_none_is_refused_and_leaves_no_line_in_the_log(
     edge: Edge, caplog: pytest.LogCaptureFixture, key: bytes
@@ -341,10 +352,38 @@ async def test_an_upgrade_with_a_key_that_is_none_is_refused_and_leaves_no_line_
     assert not caplog.records
 
 
-async def test_a_socket_is_opened_by_get_alone(edge: Edge) -> None:
-    """RFC 6455 4.2.1."""
-    client = await edge.connect(REQUESTS["WebSocket"].replace(b"GET", b"HEAD", 1))
-    assert await status(client) == 426
+_NO_UPGRADES: Final = {
+    "HEAD": (b"GET", b"HEAD"),
+    "HTTP/1.0": (b"HTTP/1.1", b"HTTP/1.0"),
+    "HTTP/0.9": (b"HTTP/1.1", b"HTTP/0.9"),
+    "length": (b"Host: x", b"Host: x\r\nContent-Length: 1"),
+    "chunks": (b"Host: x", b"Host: x\r\nTransfer-Encoding: chunked"),
+}
+
+
+@pytest.mark.parametrize("changed", _NO_UPGRADES.values(), ids=_NO_UPGRADES)
+async def test_a_socket_is_opened_by_get_without_a_body_alone(
+    edge: Edge, changed: tuple[bytes, bytes]
+) -> None:
+    """RFC 6455 4.2.1, RFC 9110 7.8. Bytes of a body would be read as frames."""
+    client = await edge.connect(REQUESTS["WebSocket"].replace(*changed, 1))
+    answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+    assert answer.split()[1] == b"426"
+    assert b"\r\nConnection: Upgrade, close\r\n" in answer
+    await ended(client)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(b"0.9", b"1.0"), (b"1.0", b"1.0"), (b"1.1", b"1.1"), (b"2.0", b"1.1")],
+)
+async def test_an_answer_has_a_version_that_this_server_speaks(
+    edge: Edge, theirs: bytes, ours: bytes
+) -> None:
+    """RFC 9110 6.2."""
+    client = await edge.connect(b"GET /nowhere HTTP/" + theirs + b"\r\nHost: x\r\n\r\n")
+    answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+    assert answer.startswith(b"HTTP/" + ours + b" 404 ")
 
 
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp"])
@@ -368,6 +407,15 @@ async def test_the_host_of_a_target_is_not_read(
     request = b"POST http://xn--a.a/brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
     assert await status(await edge.connect(request)) == 200
     assert not caplog.records
+
+
+async def test_a_target_with_a_host_and_no_path_is_the_root(mediator: Mediator) -> None:
+    """RFC 9110 4.2.3."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    writer.write(b"GET http://mediator.example HTTP/1.1\r\nHost: mediator.example\r\n\r\n")
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_fault_before_any_handler_ends_the_connection(
