@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from http_edge.decentrl.answers import respond
 from http_edge.decentrl.commands import CommandEndpoint
@@ -39,9 +39,10 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
 
     async def show_document_or_page(request: web.Request) -> web.Response:
         named = accepted(request)
-        if HTML in named and JSON not in named:
-            return home_page()
-        return await show_document(request)
+        is_browser = HTML in named and JSON not in named
+        response = home_page() if is_browser else await show_document(request)
+        response.headers[hdrs.VARY] = hdrs.ACCEPT
+        return response
 
     async def execute(_: web.Request, body: bytes) -> web.StreamResponse:
         return respond(await commands.handle(body))

@@ -111,6 +111,7 @@ async def test_a_browser_is_shown_what_this_is_on_a_page_that_loads_nothing(
     answer = await mediator.get("/", headers={"Accept": BROWSER})
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers["Vary"] == "Accept"
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     page = answer.body.decode()
@@ -141,6 +142,7 @@ async def test_all_other_clients_get_the_document_at_the_root(
 ) -> None:
     answer = await mediator.get("/", headers={} if accept is None else {"Accept": accept})
     assert answer.json == DOCUMENT
+    assert answer.headers["Vary"] == "Accept"
 
 
 async def test_trap_3_the_keys_of_the_document_carry_their_multicodec_prefix(
