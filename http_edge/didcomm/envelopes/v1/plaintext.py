@@ -42,6 +42,7 @@ VERSION: Final = "v1"
 """The name of this message version."""
 _TIME_CHARS_MAX: Final = 40
 """A time with nanoseconds and an offset has 35."""
+_LEAP_SECOND: Final = re.compile(r"(:\d\d):60")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DELAY_MS_MAX: Final = 600_000
 """RFC 0032: a delay beyond ten minutes should not be honoured."""
@@ -195,12 +196,13 @@ def _delay_ms(delay: object) -> int | None:
 def _time_s(text: object) -> int | None:
     """Return a time in Unix seconds, 0 if it is before 1970; None for any other value.
 
-    A time without an offset from UTC counts as none, because it may be any of many.
+    A time without an offset from UTC counts as none, because it may be any of many. Letters may be
+    small, and a leap second is the one before it (RFC 3339).
     """
     if not isinstance(text, str) or len(text) > _TIME_CHARS_MAX:
         return None
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(_LEAP_SECOND.sub(r"\1:59", text.upper()))
     except ValueError:
         return None
     return None if at.tzinfo is None else max(0, (at - _EPOCH) // timedelta(seconds=1))
