@@ -149,12 +149,16 @@ async def test_a_refused_access_token_is_replaced_once(google: Google) -> None:
 
 
 async def test_an_access_token_that_many_find_refused_is_replaced_once_for_all(
-    google: Google,
+    google: Google, host: AgentHost
 ) -> None:
     gateway = google.gateway()
     await gateway.send(ANDROID)
     google.answers = [fcm_error(401) for _ in range(10)]
-    outcomes = await asyncio.gather(*[gateway.send(ANDROID) for _ in range(10)])
+    host.answer = gate = Gate(host.answer)
+    sending = asyncio.gather(*[gateway.send(ANDROID) for _ in range(10)])
+    await host.has(2 + 10)  # all of them with the token of the first
+    gate.released.set()
+    outcomes = await sending
     await gateway.close()
     assert set(outcomes) == {SENT}
     assert len(google.assertions) == 2
