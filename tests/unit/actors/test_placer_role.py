@@ -142,16 +142,17 @@ class Process:
         self.running = asyncio.create_task(self.role.run(LOOPBACK))
 
     async def lose_lease(self) -> None:
-        """Its lease ends for others and, once it notices, for this process, which is cut off."""
+        """Its lease ends for this process, which is cut off, and then for others."""
         assert self.leases.is_cut_off
         assert self.role._lease is not None
-        self.leases._leases.leave(self.role._lease)
 
         async def is_no_placer() -> bool:
             self.role._term.ended()
             return self.role._placer is None
 
         await until(is_no_placer)
+        # Not before: a renewal that was under way would store it again.
+        self.leases._leases.leave(self.role._lease)
 
     async def leave(self) -> None:
         self.running.cancel()
