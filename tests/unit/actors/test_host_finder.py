@@ -75,6 +75,9 @@ async def test_a_database_that_hangs_is_believed_and_holds_up_no_other(
     async def finds(*names: str) -> bool:
         return await found(finder) == {*names}
 
+    async def only_one_hangs() -> bool:
+        return [*finder._reads] == [1]
+
     assert await finds("a", "b")
     monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.01)
     hangs.answers.clear()
@@ -82,6 +85,7 @@ async def test_a_database_that_hangs_is_believed_and_holds_up_no_other(
     try:
         works.names = ("a", "d")
         await until(lambda: finds("a", "b", "d"))
+        await until(only_one_hangs)
         works.names = ("d",)
         monkeypatch.setattr(host_finder, "_READ_S_MAX", HANGS_S)
         assert await finds("b", "d"), "it is not waited for again"
