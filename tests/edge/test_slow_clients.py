@@ -16,6 +16,7 @@ from http_edge.listener.transfers import Cut, Transfer
 from http_edge.settings.settings import Rates
 from tests.edge.bare_edge import ANSWER, MIB, REQUESTS, edge_with, ended, served, status, until
 from tests.edge.mediator import WAIT_S
+from tests.unit.test_hang_watch import clock_set_ahead
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -327,13 +328,17 @@ async def test_connections_that_are_refused_do_not_each_look_at_all_others(
 
 
 async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with edge_with(tmp_path, head_s_max=0.1) as edge:
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+    async with edge_with(tmp_path, head_s_max=20, keepalive_s=600) as edge:
         used = await edge.connect(REQUESTS["POST"].replace(b": 0", b": 1") + b"x")
         assert await status(used) == 200
         for said in (b"", b"GET / HTT", b"GET / HTTP/1.1\r\nA: b\r\n"):
-            await ended(await edge.connect(said))
+            client = await edge.connect(said)
+            await until(lambda: len(edge.listener.connections) == 2)
+            goes_on(20)
+            await ended(client)
         assert len(edge.listener.connections) == 1
 
 

@@ -21,6 +21,7 @@ from http_edge.clients.decentrl.transport import read_answer
 from http_edge.clients.retry_after import retry_after_s
 from tests.unit.client.conftest import World
 from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, plain, success
+from tests.unit.test_hang_watch import clock_set_ahead
 
 
 @pytest.mark.parametrize(
@@ -131,11 +132,12 @@ async def test_nothing_was_sent_to_a_host_that_can_have_no_address(world: World,
 
 
 async def test_an_answer_that_never_comes_is_an_unknown_outcome(
-    alice: Account, mediator: ScriptedMediator
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    released = asyncio.Event()
+    released, goes_on = asyncio.Event(), clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
 
     async def stall(_request: web.Request) -> web.Response:
+        goes_on(120)
         await released.wait()
         return web.Response()
 
@@ -145,7 +147,7 @@ async def test_an_answer_that_never_comes_is_an_unknown_outcome(
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    limits = TransportLimits(answer_s_max=0.05)
+    limits = TransportLimits(answer_s_max=60)
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with MediatorClient(url, backoff=ONCE, limits=limits) as slow:
         with pytest.raises(OutcomeUnknown):

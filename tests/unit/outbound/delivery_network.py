@@ -113,8 +113,9 @@ class DeliveryNetwork:
         **settings: Any,
     ) -> DeliveryWorkers:
         """Delivery workers that may reach this machine, as long as the test lasts; wake one."""
-        # Failures are tried again when the test says so, and not before.
-        outbound = Outbound.model_validate({"retry_s_min": 60, **settings})
+        # Failures are tried again when the test says so, and not before; and no batch ends early
+        # because this machine is slow.
+        outbound = Outbound.model_validate({"retry_s_min": 60, "slow_s": 60, **settings})
         destinations = Destinations(outbound, lookup=lookup, permitted=permitted)
         queue = DeliveryQueue(
             edge, outbound, self.identities(edge), destinations, self.clock, fetched

@@ -27,6 +27,7 @@ from http_edge.settings.settings import Outbound
 from tests.cut_off import cut_off
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import LOOPBACK, on_loopback
+from tests.unit.test_hang_watch import clock_set_ahead
 from tests.unit.wire.https_host import https_host
 
 ENVELOPE = b'{"protected":"e30"}'
@@ -283,10 +284,15 @@ async def test_an_endpoint_without_a_server_is_not_reached() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_an_endpoint_that_never_answers_is_given_up(agents: AgentHost, scheme: str) -> None:
+async def test_an_endpoint_that_never_answers_is_given_up(
+    agents: AgentHost, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
     agents.answer = gate = Gate()
-    destinations = way_out(agents, timeout_s=0.1)
-    assert await deliver(destinations, agents.url(scheme)) == [DeliveryOutcome.TIMED_OUT]
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+    delivering = asyncio.create_task(deliver(way_out(agents, timeout_s=30), agents.url(scheme)))
+    await agents.has(1)
+    goes_on(30)
+    assert await delivering == [DeliveryOutcome.TIMED_OUT]
     gate.released.set()
 
 

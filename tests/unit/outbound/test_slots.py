@@ -24,6 +24,7 @@ from tests.unit.outbound.delivery_network import (
     envelopes,
     raw_key,
 )
+from tests.unit.test_hang_watch import clock_set_ahead
 
 SILENT = 68
 """More endpoints than there are slots."""
@@ -177,10 +178,13 @@ async def test_a_slot_is_not_lost_when_very_many_stop_to_wait_at_once() -> None:
     assert all(each.cancelled() for each in gone)
 
 
-async def test_an_endpoint_that_is_slow_gives_its_slot_to_others(agents: AgentHost) -> None:
+async def test_an_endpoint_that_is_slow_gives_its_slot_to_others(
+    agents: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agents.answer = gate = Gate()
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
     ways = Destinations(
-        Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120),
+        Outbound(slow_s=40, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120),
         lookup=agents.lookup,
         permitted=lambda *_: True,
     )
@@ -192,8 +196,10 @@ async def test_an_endpoint_that_is_slow_gives_its_slot_to_others(agents: AgentHo
 
     first = asyncio.create_task(deliver(ALICE))
     await agents.has(1)
+    goes_on(40)
     second = asyncio.create_task(deliver(BOB))
     await agents.has(2)  # in the slot that the first one had
+    goes_on(40)
     # The only slow slot is the first one's: the second one is given up, and its message stays.
     assert await asyncio.wait_for(second, WAIT_S) is DeliveryOutcome.TIMED_OUT
     assert not first.done()
@@ -238,12 +244,16 @@ async def test_work_that_is_given_up_has_ended_before_its_slots_are_given_back()
 
 
 async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_slow(
-    agents: AgentHost,
+    agents: AgentHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents.answer = Gate()
-    bounds = Outbound(slow_s=60, timeout_s=0.05)
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+    bounds = Outbound(slow_s=60, timeout_s=30)
     ways = Destinations(bounds, lookup=agents.lookup, permitted=lambda *_: True)
-    assert await deliver(ways, ALICE, agents.url()) is DeliveryOutcome.TIMED_OUT
+    delivering = asyncio.create_task(deliver(ways, ALICE, agents.url()))
+    await agents.has(1)
+    goes_on(30)
+    assert await delivering is DeliveryOutcome.TIMED_OUT
     assert ways._slots.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
 
 
