@@ -216,9 +216,7 @@ class InboundSocket(InboundTransport):
             self._passable.set_result(None)
         is_live = is_peer and self._peers[sender.did].live_since is not None
         pump = self._peers[sender.did].pump if is_peer else None
-        return msgspec.structs.replace(
-            peer, persistent=is_peer, patient=patient, live=is_live, pump=pump
-        )
+        return msgspec.structs.replace(peer, patient=patient, live=is_live, pump=pump)
 
     async def _let_in(self, sender: AgentAccount) -> bool:
         did, hub = sender.did, self._dependencies.hub

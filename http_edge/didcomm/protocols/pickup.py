@@ -221,7 +221,7 @@ class Pickup:
         wanted = request.message.flag("live_delivery")
         if isinstance(wanted, InvalidMember):
             return self._refused(wanted)
-        if not request.peer.persistent:
+        if request.peer.pump is None:
             if wanted:
                 return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._status_reply(request, everything)

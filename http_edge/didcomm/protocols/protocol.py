@@ -39,14 +39,13 @@ class PeerState(msgspec.Struct, frozen=True):
     """What the transport of a message offers its sender.
 
     ``routable``: a reply can go back at once; ``open_route``: waiting messages can, too (RFC 0092,
-    ``all``). ``persistent``: the session can carry messages to the sender at any time. ``patient``:
-    the request may long-poll for as long as it asks to. ``live``: the sender is in live mode on
-    this session. ``pump``: what else sends the sender's messages on this session.
+    ``all``). ``patient``: the request may long-poll for as long as it asks to. ``live``: the sender
+    is in live mode on this session. ``pump``: what else sends the sender's messages on this
+    session; None if the session cannot carry messages to the sender at any time.
     """
 
     routable: bool = False
     open_route: bool = False
-    persistent: bool = False
     patient: bool = True
     live: bool = False
     pump: Pump | None = None

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import orjson
 
@@ -37,6 +37,7 @@ from actors.core.replies import (
     Reply,
 )
 from eventstore.stores.open_log import open_log
+from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import Message
@@ -59,6 +60,7 @@ ASK_ID: Final = "ask-1"
 Members: TypeAlias = dict[str, Any]
 _R = TypeVar("_R", bound=Reply)
 _COMMAND: Final = b"c" * 16
+_UNUSED: Final = cast("Any", None)
 
 
 def envelope(number: int, filling: str = "") -> bytes:
@@ -132,14 +134,17 @@ class Holder:
         """What comes of a message; ``members`` with a tilde come by ``**``."""
         question = read({"@type": prefix + kind, "@id": ASK_ID, **members})
         assert question is not None
-        request = Request(
-            question,
-            agent_account(wallet.key),
-            _COMMAND,
+        sender = agent_account(wallet.key)
+        on_socket = Pump(
+            self.settings.didcomm,
+            _UNUSED,
             self.identities,
-            session,
-            PeerState(routable=routable, persistent=persistent),
+            sender,
+            session=session,
+            outgoing=_UNUSED,
         )
+        peer = PeerState(routable=routable, pump=on_socket if persistent else None)
+        request = Request(question, sender, _COMMAND, self.identities, session, peer)
         family: Family = self.families[question.type.family, question.type.major]
         handler = family.handlers.get(question.type.name, family.otherwise)
         assert handler is not None

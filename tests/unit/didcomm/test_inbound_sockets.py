@@ -164,6 +164,6 @@ async def socket_with_agents(agents: Agents, data_dir: Path) -> tuple[InboundSoc
     socket.session = SESSION
     ping = message("trust_ping/1.0/ping", **{"~transport": {"return_route": "all"}})
     admitted = [await socket.admit(agent_account(raw_key(n)), ping) for n in range(1, 100)]
-    on_it = sum(peer.persistent for peer in admitted)
+    on_it = sum(peer.pump is not None for peer in admitted)
     assert on_it > 1
     return socket, dependencies.hub, on_it

@@ -83,7 +83,7 @@ async def test_a_ping_asks_about_its_queue_only_if_messages_may_begin_to_follow(
         await agents.connect(AGENT.public)
         pump = pump_of(agents)
         http = PeerState(routable=True, open_route=True)
-        socket = PeerState(routable=True, open_route=True, persistent=True, pump=pump)
+        socket = PeerState(routable=True, open_route=True, pump=pump)
         ping = message("trust_ping/1.0/ping", response_requested=not is_silent)
 
         async def asks(peer: PeerState) -> bool:
