@@ -240,7 +240,7 @@ class Connection2:
             return body
         message, sender = opened.parsed, opened.sender
         is_mediators = sender is not None and sender.did == self._mediator.did
-        if message is None or not is_mediators or message.get("from") != self.mediator_did:
+        if not is_mediators or message.get("from") != self.mediator_did:
             raise NotAuthentic("a message for this connection that is not by the mediator")
         return to_flat(message)
 

@@ -148,7 +148,7 @@ class Recipient2:
             UnexpectedAnswer: the bytes are no envelope.
         """
         opened = open_for_did(self.version, packed)
-        if opened is None or opened.parsed is None:
+        if opened is None:
             raise NotAuthentic("an envelope for another DID")
         message = self.version.read(opened)
         if message is None:

@@ -351,16 +351,16 @@ class Unpacked(msgspec.Struct, frozen=True):
     """An opened envelope of one message version; ``sender`` is None if none is proven.
 
     ``addressed_to`` is the DID of ours that the envelope was made for, if the version has DIDs.
-    ``parsed`` is the message, None if it is no JSON object. ``work`` is the number of key
-    agreements and signature checks that opening it takes.
+    ``parsed`` is the plaintext as JSON. ``work`` is the number of key agreements and signature
+    checks that opening it takes.
     """
 
     version: str
     plaintext: bytes
+    parsed: Json
     sender: AgentAccount | None
     work: int
     addressed_to: str = ""
-    parsed: Json | None = None
 
 
 class ForOthers(msgspec.Struct, frozen=True):

@@ -61,14 +61,16 @@ class V1:
         opened = envelope.unpack(sealed, self._key)
         if opened is None:
             return UnpackRejection.UNDECRYPTABLE
-        sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         found = object_in(opened.plaintext)
+        if found is None:
+            return UnpackRejection.NOT_A_MESSAGE
+        sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         work = 1 if sender is None else 2
-        return Unpacked(self.name, opened.plaintext, sender, work, parsed=found)
+        return Unpacked(self.name, opened.plaintext, found, sender, work)
 
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message."""
-        return None if unpacked.parsed is None else plaintext.read(unpacked.parsed)
+        return plaintext.read(unpacked.parsed)
 
     def pack(self, message: Json, to: AgentAccount) -> bytes:
         """Pack a written message for an agent; only the envelope names it."""

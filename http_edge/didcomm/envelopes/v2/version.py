@@ -154,14 +154,14 @@ class V2:
             self.seen.remember(opened.sender.keys)
         account = None if opened.sender is None else _account(opened.sender, opened.own.did)
         return Unpacked(
-            self.name, opened.plaintext, account, opened.work, opened.own.did, opened.value
+            self.name, opened.plaintext, opened.value, account, opened.work, opened.own.did
         )
 
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message, or names another sender."""
         value = unpacked.parsed
-        message = None if value is None else plaintext.read(value, unpacked.addressed_to)
-        if value is None or message is None:
+        message = plaintext.read(value, unpacked.addressed_to)
+        if message is None:
             return None
         from_prior = value.get("from_prior")
         # Whose DID has changed does not matter for a forward.
