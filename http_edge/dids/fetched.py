@@ -163,8 +163,7 @@ class FetchedDids(Generic[_Document]):
             found = self._remembered.get(did, Fetch.NEEDED)
         if found is not Fetch.NEEDED:
             return found
-        url = self._url(did)
-        return None if url is None or not self._limits.allow(url) else Fetch.NEEDED
+        return None if self._place(did) is None else Fetch.NEEDED
 
     async def resolve(self, did: str) -> _Document | None:
         """The document of ``did``, fetched if necessary; None if that fails for any reason."""
@@ -201,14 +200,15 @@ class FetchedDids(Generic[_Document]):
 
     def _begun(self, did: str) -> asyncio.Task[_Document | None] | None:
         """The fetch of ``did``, begun if there is a slot; None if there is none."""
-        fetch = self._under_way.get(did)
-        if fetch is None:
-            slot = _Slot(_host(self._url(did)), self._caller.address())
+        fetch, place = self._under_way.get(did), self._place(did)
+        if fetch is None and place is not None:
+            method, url = place
+            slot = _Slot(url.raw_host, self._caller.address())
             if not self._has_room(slot):
                 return None
             self._slots.add(slot)
             self._shares.take(slot.address)
-            fetch = asyncio.create_task(self._fetch_and_remember(did, slot))
+            fetch = asyncio.create_task(self._fetch_and_remember(did, method, url, slot))
             fetch.add_done_callback(lambda _: self._ended(did, slot))
             self._under_way[did] = fetch
         return fetch
@@ -235,12 +235,12 @@ class FetchedDids(Generic[_Document]):
         if not lookup.cancelled():
             lookup.exception()  # seen here, or a failure after the time limit would be logged
 
-    def _method(self, did: str) -> FetchedMethod[_Document] | None:
-        return self._methods.get(":".join(did.split(":", 2)[:2]) + ":")
-
-    def _url(self, did: str) -> URL | None:
-        method = self._method(did)
-        return None if method is None else method.url(did)
+    def _place(self, did: str) -> tuple[FetchedMethod[_Document], URL] | None:
+        """The method of ``did`` and the URL of its document; None if it may not be fetched."""
+        method = self._methods.get(":".join(did.split(":", 2)[:2]) + ":")
+        if method is None or (url := method.url(did)) is None or not self._limits.allow(url):
+            return None
+        return method, url
 
     def _is_permitted(self, address: str, port: int) -> bool:
         # A host and port that the operator has named may be a service of this machine.
@@ -250,17 +250,18 @@ class FetchedDids(Generic[_Document]):
         slot.lookup = asyncio.ensure_future(self._lookup(host, port))
         return await asyncio.shield(slot.lookup)
 
-    async def _fetch_and_remember(self, did: str, slot: _Slot) -> _Document | None:
-        document = await self._fetch(did, slot)
+    async def _fetch_and_remember(
+        self, did: str, method: FetchedMethod[_Document], url: URL, slot: _Slot
+    ) -> _Document | None:
+        document = await self._fetch(did, method, url, slot)
         with self._lock:
             self._remembered[did] = document
         return None if isinstance(document, Fetch) else document
 
-    async def _fetch(self, did: str, slot: _Slot) -> _Document | Fetch | None:
-        method, url, read = self._method(did), self._url(did), self._caller.read
-        if method is None or url is None:
-            return None
-        lookup = partial(self._look_up, slot)
+    async def _fetch(
+        self, did: str, method: FetchedMethod[_Document], url: URL, slot: _Slot
+    ) -> _Document | Fetch | None:
+        read, lookup = self._caller.read, partial(self._look_up, slot)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 body = await self._get(url, lookup)
@@ -309,7 +310,3 @@ class FetchedDids(Generic[_Document]):
     def _forget_at(self, _did: str, document: _Document | Fetch | None, now: float) -> float:
         missing = document is None or document is Fetch.FAILED
         return now + (self._limits.missing_ttl_s if missing else self._limits.found_ttl_s)
-
-
-def _host(url: URL | None) -> str | None:
-    return None if url is None else url.raw_host
