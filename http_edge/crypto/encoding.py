@@ -78,10 +78,15 @@ def base64_of_json(text: bytes) -> str:
     return pybase64.b64encode_as_string(text + b" " * (-len(text) % 3))
 
 
-def multibase_encode(prefix: bytes, key: bytes) -> str:
-    """``key`` behind its multicodec ``prefix`` as base58btc multibase (``z…``)."""
-    digits: bytes = base58.b58encode(prefix + key)
-    return "z" + digits.decode("ascii")
+def base58_encode(content: bytes) -> str:
+    """The base58btc digits of a content."""
+    digits: bytes = base58.b58encode(content)
+    return digits.decode("ascii")
+
+
+def multibase_encode(prefix: bytes, content: bytes) -> str:
+    """A content, such as a key, behind its multicodec ``prefix``, as base58btc multibase."""
+    return "z" + base58_encode(prefix + content)
 
 
 def multibase_decode(text: str, prefix: bytes) -> bytes:

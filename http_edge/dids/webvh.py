@@ -15,11 +15,11 @@ from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
-from base58 import b58encode
 from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.encoding import base58_encode
 from http_edge.crypto.strict_json import parse
 from http_edge.dids import web
 from http_edge.dids.data_integrity import Proof, is_proven
@@ -227,5 +227,4 @@ def _unsigned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _multihash(content: bytes) -> str:
-    digits: bytes = b58encode(_SHA2_256 + sha256(content).digest())
-    return digits.decode("ascii")
+    return base58_encode(_SHA2_256 + sha256(content).digest())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from base58 import b58decode, b58encode
+from base58 import b58decode
 from nacl.bindings import (
     crypto_scalarmult_base,
     crypto_sign_ed25519_pk_to_curve25519,
@@ -22,7 +22,13 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, multibase_decode, multibase_encode
+from http_edge.crypto.encoding import (
+    ED25519_PREFIX,
+    KEY_BYTES,
+    base58_encode,
+    multibase_decode,
+    multibase_encode,
+)
 
 DID_KEY: Final = "did:key:"
 _TEXT_CHARS_MAX: Final = 160
@@ -82,8 +88,7 @@ def read_base58(text: str) -> bytes | None:
 @lru_cache(_CACHED_MAX)
 def base58(key: bytes) -> str:
     """Return a key as the mediator writes it in commands, events and envelopes."""
-    digits: bytes = b58encode(key)
-    return digits.decode("ascii")
+    return base58_encode(key)
 
 
 @lru_cache(_CACHED_MAX)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Final
 
 import orjson
-from base58 import BITCOIN_ALPHABET, b58encode
+from base58 import BITCOIN_ALPHABET
 
 from http_edge.crypto.encoding import (
     ED25519_PREFIX,
@@ -92,7 +92,7 @@ def peer4_document(did: str) -> Json | None:
 
 def encode_peer4(document: Json) -> str:
     """Return the long form of the did:peer:4 of a document with relative ids."""
-    encoded = _base58(_JSON_CODEC + orjson.dumps(document))
+    encoded = multibase_encode(_JSON_CODEC, orjson.dumps(document))
     return f"{PEER_4}{multihash(encoded)}:{encoded}"
 
 
@@ -143,13 +143,7 @@ def encode_peer2(
 
 @lru_cache(_HASHES_MAX)
 def _multihash(digest: bytes) -> str:
-    return _base58(_SHA2_256 + digest)
-
-
-def _base58(content: bytes) -> str:
-    """Return ``z`` and the base58btc digits of a content."""
-    digits: bytes = b58encode(content)
-    return "z" + digits.decode("ascii")
+    return multibase_encode(_SHA2_256, digest)
 
 
 def _from_base58(digits: str) -> bytes:

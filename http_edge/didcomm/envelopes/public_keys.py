@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
-from base58 import b58decode, b58encode
+from base58 import b58decode
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -25,6 +25,7 @@ from http_edge.crypto.encoding import (
     X25519_PREFIX,
     b64decode_exactly,
     b64encode,
+    multibase_encode,
 )
 from http_edge.didcomm.envelopes.keys import read_base58
 from http_edge.didcomm.envelopes.messages import Json
@@ -111,8 +112,7 @@ def _from_coordinates(curve: Curve, point: bytes) -> PublicKey | None:
 @lru_cache(_REMEMBERED_MAX)
 def write_multibase(key: PublicKey) -> str:
     """Write a key as multibase text."""
-    digits: bytes = b58encode(_PREFIXES[key.curve] + key.raw)
-    return "z" + digits.decode("ascii")
+    return multibase_encode(_PREFIXES[key.curve], key.raw)
 
 
 def read_jwk(jwk: object) -> PublicKey | None:
