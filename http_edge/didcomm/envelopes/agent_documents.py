@@ -318,9 +318,8 @@ def _related(did: str, methods: Mapping[str, PublicKey], listed: object) -> Mapp
         for entry in islice(as_list(listed), METHODS_MAX)
         if (fragment := _own_fragment(did, entry.get("id") if isinstance(entry, dict) else entry))
     ]
-    keys = [methods[fragment] for fragment in named if fragment in methods]
     first = {fragment: methods[fragment] for fragment in named if fragment in methods}
-    return first | {fragment: key for fragment, key in methods.items() if key in keys}
+    return first | {name: key for name, key in methods.items() if key in first.values()}
 
 
 def _own_fragment(did: str, reference: object) -> str | None:
