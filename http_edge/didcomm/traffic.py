@@ -13,17 +13,13 @@ from cachetools import LRUCache
 
 from actors.core.commands import SeeAgent
 from actors.core.idle_agents import seen_every_s
-from actors.core.refusals import Refusal
 from actors.core.replies import AgentNoted
 from actors.host.clock import Clock
-from http_edge.didcomm.identities import Identities, speaker
+from http_edge.didcomm.identities import GIVEN_UP, NO_ACCOUNT, Identities, speaker
 
 _REFUSED_MS: Final = 3_600_000
 """A sender that is no agent, or does not speak for one, is not reported again for an hour. If it
 becomes an agent meanwhile, the event that makes it one counts as a sign of life."""
-_REFUSED: Final = frozenset(
-    {Refusal.NOT_CONNECTED, Refusal.NOT_SPEAKING, Refusal.SPEAKS_FOR_ANOTHER}
-)
 
 
 class Traffic:
@@ -56,5 +52,5 @@ class Traffic:
         noted = await self._identities.ask(account, SeeAgent(), command, AgentNoted)
         if isinstance(noted, AgentNoted):
             self._again_ms[who] = min(noted.again_ms, now_ms + self._longest_ms)
-        elif noted in _REFUSED:
+        elif noted in NO_ACCOUNT | GIVEN_UP:
             self._again_ms[who] = now_ms + _REFUSED_MS
