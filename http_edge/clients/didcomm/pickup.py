@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import orjson
+from cachetools import FIFOCache
 
 from http_edge.clients.didcomm.connection import Key, MediatorConnection, spelled
 from http_edge.clients.didcomm.errors import NoAnswer, UnexpectedAnswer
@@ -214,14 +215,12 @@ class Live(SpeaksPickup):
         super().__init__(connection, socket)
         self.socket: Final = socket
         self.pickup = pickup
-        self._acknowledged: dict[str, int] = {}
+        self._acknowledged: FIFOCache[str, int] = FIFOCache(_ACKNOWLEDGED_MAX)
 
     async def _acknowledge(self, ids: Sequence[str]) -> Status | str:
         answer = await super()._acknowledge(ids)
         # What comes later is no copy: an acknowledgement without an answer may be refused.
         self._acknowledged.update(dict.fromkeys(ids, self.socket.arrived))
-        while len(self._acknowledged) > _ACKNOWLEDGED_MAX:
-            del self._acknowledged[next(iter(self._acknowledged))]
         return answer
 
     async def next(self, seconds: float | None = ANSWER_S_MAX) -> list[Picked]:
