@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -19,28 +20,15 @@ _NAMES_MAX: Final = 4_096
 _V = TypeVar("_V")
 
 
-class RecentNames:
-    """One copy of each recent name, for an interpreter whose ``intern`` keeps strings for ever."""
+def sharing(version: tuple[int, ...]) -> Callable[[str], str]:
+    """What gives the copy of a name that is in memory already, or else this one, in a CPython.
 
-    def __init__(self, names_max: int) -> None:
-        """Begin anew after ``names_max`` names."""
-        self._names_max = names_max
-        self._names: dict[str, str] = {}
-
-    def shared(self, name: str) -> str:
-        """The copy of a name that is in memory already, or else this one."""
-        if len(self._names) >= self._names_max and name not in self._names:
-            self._names = {}
-        return self._names.setdefault(name, name)
+    3.12.0 to 3.12.6 keep interned strings for ever (gh-113993). There a cache keeps recent names.
+    """
+    return lru_cache(_NAMES_MAX)(str) if (3, 12) <= version < (3, 12, 7) else sys.intern
 
 
-def frees_interned(version: tuple[int, ...]) -> bool:
-    """Whether this CPython frees an interned string: 3.12.0 to 3.12.6 do not (gh-113993)."""
-    return not (3, 12) <= version < (3, 12, 7)
-
-
-shared: Callable[[str], str]
-shared = sys.intern if frees_interned(sys.version_info[:3]) else RecentNames(_NAMES_MAX).shared
+shared: Final = sharing(sys.version_info[:3])
 
 
 def share_names(state: Identity) -> None:
