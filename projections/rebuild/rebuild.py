@@ -67,8 +67,6 @@ from projections.tables.erased import (
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
 
-_AT_ONCE: Final = 2
-"""The tables that are written at the same time: one is planned while the other one runs."""
 _COMMITS_AT_ONCE: Final = 4
 """The tables that are committed at the same time: each commit waits for the disk or the store."""
 _FEW_ROWS_MAX: Final = 1_000_000
@@ -249,7 +247,7 @@ class _Run:
         step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
         found: dict[str, GenerationTable] = {}
         tasks = [partial(self._stage, each, step, parts[each.name]) for each in PROJECTIONS]
-        with closing(results_of(self.spark, tasks, _AT_ONCE)) as written:
+        with closing(results_of(self.spark, tasks)) as written:
             for staged in written:
                 found[staged.name] = staged
                 progress(staged.name)

@@ -23,8 +23,6 @@ from projections.views.view import View
 TOP: Final = 20
 """The most rows of a number whose view may have any number of rows, by each of its orders."""
 FOLDER: Final = "numbers"
-_AT_ONCE: Final = 2
-"""The numbers that are computed at the same time: one is planned while the other one runs."""
 _FORMULA: Final = "^[=+\\-@\t\r]"
 """The beginning of a text that a spreadsheet would take for a formula."""
 
@@ -87,7 +85,7 @@ def compute(session: SparkSession, hide: Hide) -> Generator[tuple[Number, pa.Tab
     def make(number: Number) -> tuple[Number, pa.Table]:
         return number, sort(number, hide(number.rows(session)).toArrow())
 
-    return results_of(session, [partial(make, number) for number in NUMBERS], _AT_ONCE)
+    return results_of(session, [partial(make, number) for number in NUMBERS])
 
 
 def sort(number: Number, table: pa.Table) -> pa.Table:

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 _T = TypeVar("_T")
 _NUMBERS: Final = itertools.count(1)
+_AT_ONCE: Final = 2
+"""The tasks that run at the same time: one is planned while the other one runs."""
 
 
-def results_of(
-    spark: SparkSession, tasks: Sequence[Callable[[], _T]], at_once: int
-) -> Generator[_T, None, None]:
+def results_of(spark: SparkSession, tasks: Sequence[Callable[[], _T]]) -> Generator[_T, None, None]:
     """Run tasks in threads; yield their results in order of completion.
 
     Once a task fails, or the caller closes this generator, no other task begins, and the jobs of
@@ -26,7 +26,6 @@ def results_of(
     Args:
         spark: the session whose Spark the tasks use.
         tasks: called once each, in this order.
-        at_once: how many tasks run at the same time.
 
     Raises:
         Exception: whatever a task raises.
@@ -37,7 +36,7 @@ def results_of(
         context.setJobGroup(group, "")
         return task()
 
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             for done in as_completed([threads.submit(run, task) for task in tasks]):
                 yield done.result()
