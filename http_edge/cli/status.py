@@ -16,6 +16,16 @@ _IF_IT_LASTS: Final = (
     " that its log lines name, such as a database that is away; if they name none, restart the"
     " mediator of that host."
 )
+_HANGS_S: Final = {"export": 900.0, "archive": 86_400.0}
+"""The age from which work beside the mediator may hang, as in the alerts."""
+_IF_IT_HANGS: Final = (
+    "Rows stay in the log meanwhile, and none is lost. Check that its place (export.to, or the"
+    " folder archive of the data directory) and the log answer; if both do, restart the mediator."
+)
+_IF_IT_FAILS: Final = (
+    "Rows stay in the log meanwhile, and none is lost. Remove the cause, such as a place that is"
+    " away, is full or may not be written by this mediator: the work goes on by itself."
+)
 
 
 @click.command()
@@ -41,6 +51,26 @@ def status(mediator: RunningMediator, *, as_json: bool) -> None:
     if silent := answer.get("silent_hosts"):
         names = escaped(", ".join(silent))
         click.echo(f"poste: no answer from {names}\n  {_IF_IT_LASTS}", err=True)
+    for why, remedy in _stopped(answer):
+        click.echo(f"poste: {escaped(why)}\n  {remedy}", err=True)
+
+
+def _stopped(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What stops the work beside the mediator, with the remedy; nothing if it goes on."""
+    for part, hangs_s in _HANGS_S.items():
+        figures = answer.get(part) or {}
+        for number, each in enumerate(figures.get("databases", [figures])):
+            name = f"{part} of database {number}" if "databases" in figures else part
+            known = ("last_step_age_s", "caught_up_age_s", "last_round_age_s")
+            ages_s = [each[age] for age in known if each.get(age) is not None]
+            if fault := each.get("fault"):
+                yield f"{name}: {fault}", _IF_IT_FAILS
+            elif ages_s and min(ages_s) > hangs_s:
+                age_s = f"{min(ages_s):,.0f} s"
+                yield (
+                    f"{name}: nothing was done here for {age_s}, for a reason unknown",
+                    _IF_IT_HANGS,
+                )
 
 
 def _is_table(value: object) -> bool:

@@ -224,6 +224,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: ArchiveR
     with contextlib.suppress(Interrupted):
         try:
             with _turn(settings):
+                reporter.on_begin()
                 if settings.lets_rows_leave:
                     archived = archive_once(
                         settings,

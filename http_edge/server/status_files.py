@@ -143,8 +143,9 @@ class ExportStatus(Status, kw_only=True):
 
     Everything recorded until ``complete_until_ms`` is exported; None if that time is unknown.
     ``position`` is None until this process has exported something or found the whole log exported,
-    ``stepped_at_ms`` until it has exported something, ``caught_up_at_ms`` until any process has
-    found the whole log exported. ``is_standing_by`` means that another process exports.
+    ``stepped_at_ms`` until it has exported something. ``caught_up_at_ms`` is when a process last
+    found the whole log exported, or, if none has, when the first one began: one that hangs in its
+    first step has no fault to note. ``is_standing_by`` means that another process exports.
     """
 
     position: int | None = None
@@ -162,7 +163,6 @@ class ExportReporter(StatusFile[ExportStatus]):
 
         It takes over the fault and the time of the last catching up from an earlier process: else
         a process that ends again and again before it has caught up would seem to have just begun.
-        Without a file that time counts from when this process began to export.
         """
         path = None if data_dir is None else status_path(data_dir, _EXPORT, database)
         super().__init__(path, clock, ExportStatus)
@@ -236,7 +236,7 @@ class ExportReporter(StatusFile[ExportStatus]):
 
     def _leave_standby(self) -> None:
         self._status.is_standing_by = False
-        if self._path is None and self._status.caught_up_at_ms is None:
+        if self._status.caught_up_at_ms is None:
             self._status.caught_up_at_ms = self._clock()
 
 
@@ -247,9 +247,10 @@ def export_figures(
 
     ``rows_behind`` counts positions of the log, some of which PostgreSQL skips; it is None if
     either end is unknown. ``caught_up_age_s`` is the age of the last catching up: rows recorded
-    since may be missing. ``complete_until`` is the time until which everything recorded is
-    exported, according to the export itself. ``standby`` means that another process exports,
-    perhaps on another machine, whose status has the other figures.
+    since may be missing; before the first one it counts from the first start. ``complete_until`` is
+    the time until which everything recorded is exported, according to the export itself.
+    ``standby`` means that another process exports, perhaps on another machine, whose status has the
+    other figures.
     """
     status = read_status(status_path(data_dir, _EXPORT, database), ExportStatus)
     if status is None:
@@ -297,8 +298,9 @@ class ArchiveStatus(Status, kw_only=True):
 
     ``position`` is that of the seam, ``rows_left`` counts all rows that have left, ``rows_stayed``
     those before the seam that are still in the log; all None until a round has found rows that are
-    old enough. ``ended_at_ms`` is when a round last completed, ``erased_at_ms`` when erased
-    contents were last taken out of the archive, ``pruned_at_ms`` when the archive was last pruned.
+    old enough. ``ended_at_ms`` is when a round last completed, or, if none has, when the first one
+    began, ``erased_at_ms`` when erased contents were last taken out of the archive,
+    ``pruned_at_ms`` when the archive was last pruned.
     """
 
     position: int | None = None
@@ -318,6 +320,12 @@ class ArchiveReporter(StatusFile[ArchiveStatus]):
         ``database`` is the number of the log's database if there are several.
         """
         super().__init__(status_path(data_dir, _ARCHIVE, database), clock, ArchiveStatus)
+
+    def on_begin(self) -> None:
+        """Note that a round has begun: the first one may hang before it has a fault to note."""
+        if self._status.ended_at_ms is None:
+            self._status.ended_at_ms = self._clock()
+            self._write()
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
         """Note the seam after a round; see ``ArchiveStatus`` for the figures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import threading
@@ -20,7 +21,7 @@ from eventstore.log.errors import TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import HEAD, ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.child_process import keep_archiving
@@ -166,7 +167,7 @@ def test_a_round_that_is_interrupted_is_reported_by_the_next_one(
         update={"archive": settings.archive.model_copy(update={"rows_age_s_min": 0})}
     )
     run_beside(settings, stopping, ArchiveReporter(settings.data_dir, lambda: NOW_MS))
-    assert archive_figures(settings.data_dir, NOW_MS)["last_round_age_s"] is None
+    assert archive_figures(settings.data_dir, NOW_MS + 500)["last_round_age_s"] == 0.5
     assert summary_of(log).left <= 40
     run_beside(settings, threading.Event(), ArchiveReporter(settings.data_dir, lambda: NOW_MS))
     summary = summary_of(log)
@@ -178,6 +179,24 @@ def test_a_round_that_is_interrupted_is_reported_by_the_next_one(
         "fault": "",
         "fault_age_s": None,
     }
+
+
+def test_a_first_round_whose_archive_does_not_answer_has_an_age(
+    settings: Settings, log: EventLog
+) -> None:
+    played(log, 50)
+    silent = Path(settings.archive_place) / HEAD
+    silent.parent.mkdir()
+    os.mkfifo(silent)  # to open it waits for a writer, as for a server that never answers
+    reporter = ArchiveReporter(settings.data_dir, lambda: NOW_MS)
+    arguments = (settings, threading.Event(), reporter)
+    hanging = threading.Thread(target=run_beside, args=arguments, daemon=True)
+    hanging.start()
+    with silent.open("wb"):  # waits until the round has come to it
+        shown = archive_figures(settings.data_dir, NOW_MS + 90_000_000)
+    hanging.join(WAIT_S)
+    assert (shown["fault"], shown["last_round_age_s"]) == ("", 90_000)
+    assert archive_figures(settings.data_dir, NOW_MS)["fault"], "it has ended with one"
 
 
 def test_what_keeps_rows_in_the_log_is_shown_until_it_is_over(
@@ -306,8 +325,8 @@ def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
 
     run_beside(settings, Between(), ArchiveReporter(settings.data_dir, lambda: NOW_MS))
     assert seams == [0, log.position()]
-    shown = archive_figures(settings.data_dir, NOW_MS)
-    assert (shown["fault"], shown["last_round_age_s"]) == ("", None)
+    shown = archive_figures(settings.data_dir, NOW_MS + 500)
+    assert (shown["fault"], shown["last_round_age_s"]) == ("", 0.5)
     history.play(random_script(3, 100))
     before.append(summary_of(log).left)
     monkeypatch.setattr("http_edge.cli.archive.archive_once", partial(_beside, other))

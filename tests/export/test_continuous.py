@@ -24,7 +24,7 @@ from moto.server import ThreadedMotoServer
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportRefused, ExportUnavailable
-from eventstore.parquet.files import open_place
+from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import Exported, Exporter
 from eventstore.stores.open_log import open_log
@@ -310,6 +310,22 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
         "fault_age_s": None,
         "standby": False,
     }
+
+
+def test_a_first_step_whose_place_does_not_answer_has_an_age(
+    settings: Settings, log: EventLog
+) -> None:
+    Growing(log).grow()
+    silent = settings.data_dir / "export" / HEAD
+    silent.parent.mkdir()
+    os.mkfifo(silent)  # to open it waits for a writer, as for a server that never answers
+    with _running(settings) as steps:
+        with silent.open("wb"):  # waits until the export has come to it
+            shown = export_figures(settings.data_dir, log.position(), NOW_MS + 901_000)
+        silent.unlink()
+        while not isinstance(steps.get(timeout=WAIT_S), Exported):
+            pass
+    assert (shown["fault"], shown["caught_up_age_s"]) == ("", 901)
 
 
 def test_a_step_that_cannot_be_reported_is_one_fault_and_is_waited_for_longer_each_time(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,19 @@ def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> N
     started.on_caught_up(7)
     status = export_figures(tmp_path, 7, NOW_MS + 9_000)
     assert (status["caught_up_age_s"], status["fault_age_s"]) == (0, None)
+
+
+def test_work_that_hangs_from_its_first_step_on_is_as_old_as_its_first_start(
+    tmp_path: Path,
+) -> None:
+    for now_ms in (NOW_MS, NOW_MS + 5_000):  # neither ends in any way that could be noted
+        ExportReporter(tmp_path, partial(int, now_ms))
+        ArchiveReporter(tmp_path, partial(int, now_ms)).on_begin()
+    assert export_figures(tmp_path, 7, NOW_MS + 9_000)["caught_up_age_s"] == 9
+    assert archive_figures(tmp_path, NOW_MS + 9_000)["last_round_age_s"] == 9
+    ArchiveReporter(tmp_path, lambda: NOW_MS + 10_000).on_end()
+    ArchiveReporter(tmp_path, lambda: NOW_MS + 11_000).on_begin()  # a later one
+    assert archive_figures(tmp_path, NOW_MS + 13_000)["last_round_age_s"] == 3
 
 
 def test_a_fault_of_rewriting_lasts_with_its_age_until_files_are_rewritten(tmp_path: Path) -> None:

@@ -64,6 +64,29 @@ def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Ser
     assert "restart the mediator" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"export": {"fault": "", "caught_up_age_s": 901}}, ["export: nothing", "901 s", "answer"]),
+        ({"export": {"fault": "", "caught_up_age_s": 901, "last_step_age_s": 3}}, []),
+        ({"export": {"fault": "the place is full"}}, ["export: the place is full", "Remove"]),
+        ({"archive": {"fault": "", "last_round_age_s": 86_401}}, ["archive: nothing", "restart"]),
+        ({"archive": {"fault": "", "last_round_age_s": 86_399}, "export": {"standby": True}}, []),
+        (
+            {"archive": {"databases": [{"fault": "it is away"}, {"fault": "it is full"}]}},
+            ["archive of database 0: it is away", "archive of database 1: it is full"],
+        ),
+    ],
+)
+def test_work_that_fails_or_hangs_is_named_with_a_remedy(
+    run: Run, serve: Serve, parts: dict[str, object], said: list[str]
+) -> None:
+    ran = run("status", "--data-dir", serve(200, json.dumps({**ANSWER, **parts}).encode()))
+    assert ran.code == Exit.OK
+    assert all(each in " ".join(ran.err.split()) for each in said)
+    assert bool(ran.err) == bool(said)
+
+
 def test_a_mediator_that_was_killed_is_said_to_be_and_its_address_is_not_asked(
     run: Run, serve: Serve
 ) -> None:
