@@ -201,7 +201,13 @@ ENTRIES_MAX: Final = 1_000_000
 
 
 class _Queue(msgspec.Struct):
-    did: str
+    """The queue of a stream, which counts once the identity has registered or connected.
+
+    If the first row that said so has left the log for its archive, a later one says it.
+    """
+
+    did: str = ""
+    has_begun: bool = False
     bytes: int = 0
     outbound: bool = False
     is_agent: bool = False
@@ -266,12 +272,12 @@ class QueueFold:
             case ConnectionEstablished():
                 queue = self._queue(stream, event.did)
                 queue.outbound, queue.is_agent = bool(event.endpoint), True
-            case SpeakerNamed(account_did="") if stream not in self._queues:
-                # It speaks for no other account any more, so its owner writes a depth for it.
-                self._queue(stream, event.did)
+            case SpeakerNamed():
+                # Once it speaks for no other account any more, its owner writes a depth for it.
+                if not event.account_did and not self._known(stream).has_begun:
+                    self._queue(stream, event.did)
             case _:
-                if (known := self._queues.get(stream)) is not None:
-                    self._take(known, event)
+                self._take(self._known(stream), event)
         agent = self._queues.get(stream)
         if agent is not None and agent.is_agent and is_sign_of_life(event):
             agent.seen_ms = max(agent.seen_ms, event.at_ms)
@@ -281,7 +287,8 @@ class QueueFold:
     def depths(self) -> Iterator[QueueDepth]:
         """The present depths of all queues, empty ones included."""
         for stream, queue in self._queues.items():
-            yield queue.depth(UUID(bytes=stream))
+            if queue.has_begun:
+                yield queue.depth(UUID(bytes=stream))
 
     def save(
         self,
@@ -309,11 +316,15 @@ class QueueFold:
                 reached = rows[-1].position
 
     def _queue(self, stream: bytes, did: str) -> _Queue:
+        queue = self._known(stream)
+        queue.did, queue.has_begun = did, True
+        return queue
+
+    def _known(self, stream: bytes) -> _Queue:
         queue = self._queues.get(stream)
         if queue is None:
-            queue = self._queues[stream] = _Queue(did)
+            queue = self._queues[stream] = _Queue()
             self._entries += 1
-        queue.did = did
         return queue
 
     def _take(  # noqa: C901 - one arm per event

@@ -8,13 +8,14 @@ from uuid import UUID
 import pytest
 from typing_extensions import override
 
-from actors.core.commands import Register
+from actors.core.account_commands import NameSpeaker
+from actors.core.commands import QueueMessage, Register, SaveContract
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace
 from http_edge.settings.settings import Settings
-from tests.export.acting import ME, Acting
+from tests.export.acting import AGENT, FRIEND, ME, Acting
 from tests.export.leaving import assert_whole, leave, log, place, settings_of, states_of, streams_of
 from tests.export.samples import whole_log
 from tests.histories import MEDIATOR, START_MS, contract
@@ -45,6 +46,24 @@ def test_a_registration_leaves_once_a_later_one_lasts_longer(
     leave(log, place)
     registered = [row.version for row in whole_log(log) if row.topic != SEAL_TOPIC]
     assert registered == [1, 7]
+    assert_whole(log, settings.log_dsn)
+
+
+def test_what_an_identity_holds_is_counted_when_its_first_registration_has_left(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    acting, until_s = Acting(log), START_MS / 1000 + 90_000
+    acting.connect(AGENT)
+    acting.ask(AGENT, ME, NameSpeaker(AGENT))  # the first row of its stream, which stays
+    acting.register(until_s)
+    acting.ask(ME, ME, SaveContract(contract(ME, FRIEND, until_s)))
+    acting.ask(FRIEND, ME, QueueMessage(FRIEND, b"hello"))
+    acting.register(until_s + 3_600)
+    leave(log, place)
+    mine = [row.topic for row in whole_log(log) if row.stream == identity_stream(ME).bytes]
+    assert [topic.partition(".")[0] for topic in mine] == [
+        *("speaker-named", "contract-stored", "message-queued", "identity-registered")
+    ]
     assert_whole(log, settings.log_dsn)
 
 
