@@ -7,7 +7,7 @@ What leaves (``actors.archive.leaving_rows``) and what a check accepts as having
   says why a content is gone; that of a contract (``CONTRACT_ENDS``) leaves with the contract or
   after it, and so does that of messages, which are most of the log.
 - ``REPLACED`` leave once a later row of the same kind stands for them: a registration that lasts
-  longer, or any device.
+  longer, or any device, connection or rules for a queue.
 - Other ``TRAFFIC`` leaves whatever follows, but the expiry time of a message not before that.
 """
 
@@ -24,6 +24,7 @@ from eventstore.log.events import (
     AnyMessagesRemoved,
     AnyPublicEventPublished,
     AnyPublicEventsDeleted,
+    ConnectionEstablished,
     ContractExpired,
     ContractRequestsExpired,
     ContractStored,
@@ -34,6 +35,7 @@ from eventstore.log.events import (
     MessagesDelivered,
     PublicEventsExpired,
     PushDeviceSet,
+    QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
     topics_of,
@@ -55,7 +57,9 @@ REMOVING: Final = CONTRACT_ENDS | topics_of(
     *(AnyPublicEventsDeleted, PublicEventsExpired, IdentityErasureBegun),
 )
 """Events that remove such records; an erasure begins with all contracts."""
-REPLACED: Final = topics_of(IdentityRegistered, PushDeviceSet)
+REPLACED: Final = topics_of(
+    IdentityRegistered, PushDeviceSet, ConnectionEstablished, QueuePolicySet
+)
 """Events of which a later one may stand for an earlier one."""
 
 

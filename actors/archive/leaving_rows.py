@@ -3,12 +3,12 @@
 A row may leave when the archive has it, a seal and the seam stand for it, and no state refers to
 it. The rows that leave are traffic: messages with their expiry times and what happened to them,
 counts of refusals, signs of life of agents, and seals; contracts, contract requests and public
-events that were removed; registrations and devices for notifications that a later one stands for
-(``actors.archive.leaving_kinds``). These rows stay:
+events that were removed; registrations, connections, rules of queues and devices for notifications
+that a later one stands for (``actors.archive.leaving_kinds``). These rows stay:
 
 - a row that the state of its identity refers to, such as a waiting message or a contract, or that
   says when a message expires;
-- other events that the read models are built from (saved events, connections, removals);
+- other events that the read models are built from (saved events, removals);
 - the first row of each stream, which identifies the stream, and the newest row that the archived
   state includes, so that an outdated state meets a gap and is never taken for the current one;
 - the newest seal of each partition, and those that a new owner reads for its nonces.

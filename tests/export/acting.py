@@ -94,6 +94,18 @@ def set_device(acting: Acting, number: int) -> None:
     acting.ask(AGENT, AGENT, c.SetPushDevice(device if number % 5 else None))
 
 
+def set_rules(acting: Acting, number: int) -> None:
+    acting.ask(AGENT, AGENT, c.SetQueuePolicy(messages_max=10 + number))
+
+
+def connect_again(acting: Acting, number: int) -> None:
+    endpoint = f"https://agent.test/{number}" if number % 2 else ""
+    stated = c.Connection(
+        f"did:peer:2.{number}", "phone", endpoint, ["key9"], "didexchange/1.1", ""
+    )
+    acting.ask(AGENT, AGENT, c.Connect(stated))
+
+
 def acknowledge(acting: Acting, number: int) -> None:
     acting.ask(ME, ME, c.AcknowledgeContractRequests([*acting.state().requests][:number]))
 

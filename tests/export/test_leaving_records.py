@@ -1,4 +1,4 @@
-"""Contracts, requests, public events leave once they were removed, devices once replaced."""
+"""Contracts, requests, public events leave once they were removed, what replaces once replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from actors.archive import leaving_rows
 from actors.archive.archive_check import check_archive
 from actors.archive.leaving_kinds import TRAFFIC
 from actors.core import commands as c
+from actors.core.account_commands import RotateAccount
 from actors.core.limits import IdentityLimits
+from actors.core.replies import Refused
+from actors.host.stored_states import read_identity
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.seam import seam_of
 from eventstore.log.streams import identity_stream
@@ -31,6 +34,7 @@ from tests.export.acting import (
     Act,
     Acting,
     acknowledge,
+    connect_again,
     erase,
     expire,
     keep_contract,
@@ -39,6 +43,7 @@ from tests.export.acting import (
     request_contract,
     restart,
     set_device,
+    set_rules,
     withdraw,
 )
 from tests.export.leaving import (
@@ -62,7 +67,7 @@ from tests.export.test_leaving import Dying, Killed
 from tests.histories import MEDIATOR, contract
 
 ACTS: Final[tuple[Act, ...]] = (
-    *(keep_contract, request_contract, publish, set_device) * 3,
+    *(keep_contract, request_contract, publish, set_device, set_rules, connect_again) * 3,
     *(acknowledge, withdraw, expire) * 2,
     *(register, register, erase, restart),
 )
@@ -162,6 +167,56 @@ def test_a_device_leaves_once_another_or_none_replaces_it(
     devices = [row for row in whole_log(log) if row.topic.startswith("push-device-set")]
     assert [row.version for row in devices] == [6]
     assert states_of(log, streams_of(log)) == states
+    assert_sound(log, log_url, place)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "stays"),
+    [(set_rules, "queue-policy-set", [4]), (connect_again, "connection-established", [1, 4])],
+)
+def test_rules_of_a_queue_and_a_connection_leave_once_others_replace_them(
+    log: EventLog, log_url: str, place: ExportPlace, act: Act, kind: str, stays: list[int]
+) -> None:
+    acting = Acting(log)
+    connect_again(acting, 0)  # the first row of a stream stays
+    for number in (1, 2, 3):
+        act(acting, number)
+    acting.ask(AGENT, AGENT, c.GrantMediation())
+    states = states_of(log, streams_of(log))
+    leave(log, place)
+    found = [row for row in whole_log(log) if row.topic.startswith(kind)]
+    assert [row.version for row in found] == stays
+    assert states_of(log, streams_of(log)) == states
+    assert_sound(log, log_url, place)
+
+
+def test_an_agent_keeps_its_former_dids_whose_connections_have_left_and_an_erasure_takes_them(
+    log: EventLog, log_url: str, place: ExportPlace
+) -> None:
+    acting, speaker = Acting(log), AGENT
+    connect_again(acting, 0)
+    for number in range(1, 4):
+        stated = c.Connection(f"did:peer:2.{number}", "phone", "", [], "didexchange/1.1", "")
+        following = f"did:key:carl{number}"
+        rotated = RotateAccount(speaker, following, acting.now_ms / 1000, stated)
+        assert not isinstance(acting.ask(speaker, AGENT, rotated), Refused)
+        speaker = following
+    acting.ask(speaker, AGENT, c.GrantMediation())
+    states = states_of(log, streams_of(log))
+    former = read_identity(log, identity_stream(AGENT))[0].prior_dids
+    assert former == [f"did:peer:2.{number}" for number in range(3)]
+    leave(log, place)
+    assert [row.topic for row in whole_log(log) if b"did:peer:2.2" in row.state] == []
+    acting.restart()
+    assert states_of(log, streams_of(log)) == states
+    assert_sound(log, log_url, place)
+    for _ in range(3):
+        acting.ask(MEDIATOR, AGENT, c.EraseIdentity("operator", 1_000))
+    leave(log, place)
+    with closing(exporter(log, place)) as export:
+        export.take_out_erased()
+    rows = [*exported_log(place), *whole_log(log)]
+    assert [row.topic for row in rows if b"did:peer:2." in row.state] == []
     assert_sound(log, log_url, place)
 
 

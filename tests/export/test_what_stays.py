@@ -21,11 +21,13 @@ from tests.export.acting import (
     Act,
     Acting,
     acknowledge,
+    connect_again,
     expire,
     keep_contract,
     publish,
     request_contract,
     set_device,
+    set_rules,
     withdraw,
 )
 from tests.export.leaving import LATER_MS, log, settings_of
@@ -86,6 +88,11 @@ def _device(acting: Acting, number: int) -> None:
     set_device(acting, number + 1)
 
 
+def _stated(acting: Acting, number: int) -> None:
+    connect_again(acting, number + 1)
+    set_rules(acting, number + 1)
+
+
 def _used(acting: Acting, number: int) -> None:
     acting.ask(AGENT, f"invitation:once-{number}", c.UseInvitation(AGENT))
 
@@ -107,6 +114,7 @@ ACTS: Final[dict[str, Act]] = {
     "the same, erased": _erased,
     "a recipient key that is registered and given up": _given_up,
     "a device for notifications that another one replaces": _device,
+    "a connection, or rules of a queue, that others replace": _stated,
     "a single-use invitation that is used": _used,
     "a message that is queued, fetched and acknowledged": _fetched,
 }
