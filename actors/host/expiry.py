@@ -28,6 +28,7 @@ from actors.core.submissions import Submission
 from actors.host.clock import Ahead, Clock, NewId
 from actors.host.clock_steps import newest_ms
 from actors.host.log_outage import reason
+from actors.host.measures import UnderWay
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
 from eventstore.log.seal import command_key
@@ -63,18 +64,19 @@ class Expiry:
         ahead_ms: Ahead,
         on_look: Callable[[], None],
         hand_over_keys: HandOverKeys,
+        under_way: UnderWay,
     ) -> None:
         """An expiry that does nothing before ``start`` or ``step``, in a log of ``shards`` shards.
 
         The thread calls ``on_look`` after each step that does not fail; if it raises, the next
         step comes all the same. Other hosts may own the keys of an ended agent, so
-        ``hand_over_keys`` has them released.
+        ``hand_over_keys`` has them released. ``under_way`` shows how long a round takes.
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
         self._clock, self._ahead_ms = clock, ahead_ms
         self._new_id, self._on_look = new_id, on_look
-        self._hand_over_keys = hand_over_keys
+        self._hand_over_keys, self._under_way = hand_over_keys, under_way
         self._places: dict[Due, DuePlace | None] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
@@ -148,9 +150,10 @@ class Expiry:
         while not self._ended.wait(wait_s):
             wait_s = self._pace.look_s
             try:
-                if self.step():
-                    wait_s = self._pace.pause_s
-                self._on_look()
+                with self._under_way.round("expiry"):
+                    if self.step():
+                        wait_s = self._pace.pause_s
+                    self._on_look()
             except (LogError, TimeoutError) as error:
                 _LOG.warning("search for expired items failed: %s", reason(error))
             except Exception:  # noqa: BLE001 - the host serves all the same

@@ -357,6 +357,7 @@ class IdentityHost:
             new_id=new_id,
             on_look=self._growth.look,
             hand_over_keys=self._hand_over_keys,
+            under_way=self._host.measures.rounds,
         )
 
     def _hand_over_keys(self, did: str, keys: Sequence[ClaimedKey]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -159,6 +165,43 @@ class Histogram(Collector):
         yield family
 
 
+class UnderWay(Collector):
+    """How long the present round of each background task has been under way, in seconds.
+
+    It shows a round that hangs, the first one too, of which nothing else says that it should have
+    ended. Between rounds it is 0. A task runs in one thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        tasks: Sequence[str],
+        registry: CollectorRegistry,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._documentation, self._monotonic = name, documentation, monotonic
+        self._since_s: dict[str, float | None] = dict.fromkeys(tasks)
+        registry.register(self)
+
+    @contextlib.contextmanager
+    def round(self, task: str) -> Iterator[None]:
+        """Note that a round of this task is under way within the block."""
+        self._since_s[task] = self._monotonic()
+        try:
+            yield
+        finally:
+            self._since_s[task] = None
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(self._name, self._documentation, labels=["task"])
+        for task, since_s in self._since_s.items():
+            family.add_metric([task], 0.0 if since_s is None else self._monotonic() - since_s)
+        yield family
+
+
 class MetricFamily(msgspec.Struct, frozen=True, array_like=True):
     """A ``prometheus_client.Metric`` of one process, in the form for the wire.
 
@@ -195,7 +238,7 @@ class HostMeasures:
     ``waited``: a batch, from its arrival to its transaction. ``transaction``: from the first
     command to the replies. ``commit``: the append within a transaction. ``items`` and
     ``batch_bytes`` are per transaction. ``commands`` are by type and result, ``removed`` by kind
-    and reason. ``damaged``: records that were left out of pages.
+    and reason. ``damaged``: records that were left out of pages. ``rounds``: background tasks.
     """
 
     def __init__(self) -> None:
@@ -235,6 +278,12 @@ class HostMeasures:
             "poste_damaged_records_left_out",
             "Records that were left out of an answer because their content is damaged.",
             (),
+            registry,
+        )
+        self.rounds = UnderWay(
+            "poste_host_round_seconds",
+            "Seconds for which the present round of a background task is under way; 0 between two.",
+            ("expiry", "snapshots"),
             registry,
         )
 

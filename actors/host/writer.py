@@ -343,7 +343,8 @@ class Writer:
     def _save(self) -> None:
         while (due := self._snapshots.get()) is not None:
             try:
-                self._log.save_snapshots(due)
+                with self._host.measures.rounds.round("snapshots"):
+                    self._log.save_snapshots(due)
             except LogError as error:
                 # A snapshot is a cache: without it the host reads the identity from its events.
                 _LOG.warning("could not save snapshots: %s", reason(error))

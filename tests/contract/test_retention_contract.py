@@ -114,6 +114,7 @@ class Mediator:
             ahead_ms=lambda: self.ahead_ms,
             on_look=on_look,
             hand_over_keys=lambda did, keys: self.keys_over.update({did: list(keys)}),
+            under_way=self.host.measures.rounds,
         )
 
     def _submit(self, edge: str, batch: bytes, answer: Callable[[bytes], None]) -> None:
