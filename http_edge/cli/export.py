@@ -259,16 +259,18 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory, where a mediator beside this process reports its own export.
     shown = [ExportReporter(None, system_clock) for _ in each]
+    archiving: list[ArchiveReporter] = []
     for settings, number, status in zip(each, database_numbers(len(each)), shown, strict=True):
         title = "" if number is None else f"{folder_name(number)}: "
         works.append(_watching(settings, title, status, as_json=as_json).run)
         # For a log in SQLite the mediator archives, perhaps to another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
-            reporter = ArchiveReporter(settings.data_dir, system_clock, number)
-            works.append(partial(run_rounds, settings, reporter))
+            archiving.append(ArchiveReporter(settings.data_dir, system_clock, number))
+            works.append(partial(run_rounds, settings, archiving[-1]))
     # Lines about faults wait for no reader of stderr.
     lines = LogPipe(each[0].log_level, "export")
-    with closing(lines), export_metrics(metrics, each[0].operators_token_path, shown):
+    token = each[0].operators_token_path
+    with closing(lines), export_metrics(metrics, token, shown, archiving):
         _run_all(works)
 
 

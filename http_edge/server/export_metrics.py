@@ -18,12 +18,15 @@ from prometheus_client.registry import Collector
 from actors.host.measures import NAMESPACE, families
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
-from http_edge.server.status_files import ExportReporter
+from http_edge.server.status_files import ArchiveReporter, ExportReporter
 
 
 @contextlib.contextmanager
 def export_metrics(
-    listen: str | None, token_file: Path, reporters: Sequence[ExportReporter]
+    listen: str | None,
+    token_file: Path,
+    reporters: Sequence[ExportReporter],
+    archiving: Sequence[ArchiveReporter] = (),
 ) -> Iterator[None]:
     """Answer operators' ``GET /metrics`` at ``listen``, if given, within the block.
 
@@ -33,7 +36,7 @@ def export_metrics(
     """
 
     async def show() -> Collector:
-        return export_shown(reporters)
+        return export_shown(reporters, archiving)
 
     with metrics_socket(listen) as on:
         if on is None:
@@ -53,9 +56,12 @@ def export_metrics(
             loop.close()
 
 
-def export_shown(reporters: Sequence[ExportReporter]) -> ExportShown:
-    """What this process shows now of itself and of the export of each database."""
-    return ExportShown([reporter.figures() for reporter in reporters], families(_measures()))
+def export_shown(
+    reporters: Sequence[ExportReporter], archiving: Sequence[ArchiveReporter] = ()
+) -> ExportShown:
+    """What this process shows now of itself, and of export and archiving of each database."""
+    exports, archives = ([each.figures() for each in kind] for kind in (reporters, archiving))
+    return ExportShown(exports, archives, families(_measures()))
 
 
 @cache

@@ -272,9 +272,13 @@ def exposition(shown: Collector, accept: str) -> tuple[bytes, str]:
 
 
 class ExportShown(msgspec.Struct, frozen=True):
-    """The metrics of a process that only exports, from ``Seen.exports`` and measures of its own."""
+    """The metrics of a process that exports and archives for others, and measures of its own.
+
+    ``exports`` and ``archives`` are as in ``Seen``.
+    """
 
     exports: Sequence[Mapping[str, Any]]
+    archives: Sequence[Mapping[str, Any]]
     families: Sequence[MetricFamily]
 
     def collect(self) -> Iterator[Metric]:
@@ -282,6 +286,7 @@ class ExportShown(msgspec.Struct, frozen=True):
         yield _build_info()
         yield from _by_process({"export": self.families})
         yield from _by_database(_EXPORT_GAUGES, self.exports)
+        yield from _by_database(_ARCHIVE_GAUGES, self.archives)
 
 
 def _build_info() -> Metric:

@@ -351,6 +351,10 @@ class ArchiveReporter(StatusFile[ArchiveStatus]):
         status.fault, status.fault_since_ms = "", None
         self._write()
 
+    def figures(self) -> dict[str, Any]:
+        """The status of archiving now; see ``archive_figures``."""
+        return _archive_figures(self._status, self._clock())
+
     def _is_over(self, last_ms: int | None, every_s: float) -> bool:
         """Has this time passed since? A last time in the future is from a clock that ran fast."""
         return not 0 <= self._clock() - (last_ms or 0) < every_s * _MS
@@ -359,7 +363,10 @@ class ArchiveReporter(StatusFile[ArchiveStatus]):
 def archive_figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     path = status_path(data_dir, _ARCHIVE, database)
-    status = read_status(path, ArchiveStatus) or ArchiveStatus()
+    return _archive_figures(read_status(path, ArchiveStatus) or ArchiveStatus(), now_ms)
+
+
+def _archive_figures(status: ArchiveStatus, now_ms: int) -> dict[str, Any]:
     return {
         "position": status.position,
         "rows_left": status.rows_left,

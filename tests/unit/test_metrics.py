@@ -371,6 +371,22 @@ def test_a_process_that_only_exports_shows_itself_and_how_long_it_is_behind_from
     assert shown()["poste_export_caught_up_age_seconds"] == 0
 
 
+def test_a_process_that_archives_for_others_shows_a_first_round_that_hangs(tmp_path: Path) -> None:
+    now_ms = [1_000]
+    archiving = [ArchiveReporter(tmp_path, lambda: now_ms[0], number) for number in (0, 1)]
+    for each in archiving:
+        each.on_begin()
+    now_ms[0] += 90_000_000
+    archiving[1].on_fault(OSError("the place is gone"))
+    found = samples(export_shown([ExportReporter(None, lambda: 0)] * 2, archiving))
+    shown = {name: age_s for name, age_s in found.items() if name.startswith("poste_archive")}
+    assert shown == {
+        "poste_archive_last_round_age_seconds[('database', '0')]": 90_000,
+        "poste_archive_last_round_age_seconds[('database', '1')]": 90_000,
+        "poste_archive_fault_age_seconds[('database', '1')]": 0,
+    }
+
+
 async def test_the_archive_of_each_database_has_figures_of_its_own(tmp_path: Path) -> None:
     log = "postgresql://one/a postgresql://one/b"
     settings = Settings(data_dir=tmp_path, log=log, export=Export(to="s3://bucket/export"))
