@@ -7,6 +7,9 @@ leave their lists first. The last step records that nothing is left. Until then 
 records finds the identity (``retention.due_times``), so an erasure that has begun completes, even
 if its requester is gone and whichever process is killed meanwhile.
 
+The DID of one that was never here, but whom rows of others name, is erased alike: its stream begins
+with a row that names it, so that the erasure is found and explained as any other.
+
 Rules of this file: pure; a step can be repeated, and after the last one it changes nothing; an
 identity that comes back afterwards begins anew.
 """
@@ -31,10 +34,13 @@ from eventstore.log.events import (
     IdentityErasureBegun,
     SavedEventsErased,
     SavedEventsUnlisted,
+    SpeakerNamed,
 )
 
 ERASED: Final = "erased"
 OPERATOR: Final = "operator"
+FOREIGN: Final = "foreign"
+"""An operator who knows that the identity may never have registered or connected here."""
 OWNER: Final = "owner"
 CONTINUED: Final = "continued"
 """Who goes on with an erasure that has begun, and begins none: the identity may have come back."""
@@ -62,13 +68,16 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
         return Accepted(Erased(0, is_over=True))
     if state.account_did:
         return Refusal.SPEAKS_FOR_ANOTHER
-    if not state.version or state.is_erased:
+    if state.is_erased or not (state.version or command.by == FOREIGN):
         return Accepted(Erased(0, is_over=True, is_known=state.version > 0))
-    begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
+    at_ms, by = context.now_ms, context.command
+    named = SpeakerNamed(at_ms=at_ms, command=by, did=context.target, account_did="")
+    reason = OPERATOR if command.by == FOREIGN else command.by
+    begun = IdentityErasureBegun(at_ms=at_ms, command=by, reason=reason)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
     spoke = [did for did in (*state.prior_speakers, state.speaker_did) if did]
     reply = Erased(len(state.contracts) + len(keys), is_over=False, keys=keys, speaker_dids=spoke)
-    return Accepted(reply, [begun], IdentityGone())
+    return Accepted(reply, [begun] if state.version else [named, begun], IdentityGone())
 
 
 def is_at_saved_events(state: Identity) -> bool:

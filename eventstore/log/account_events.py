@@ -36,7 +36,8 @@ class SpeakerNamed(Event, frozen=True, kw_only=True):
     """A DID was reserved for an account that rotates to it (DIDComm v2); in the stream of the DID.
 
     It speaks for the account once the stream of the account has ``AccountRotated``. An empty
-    ``account_did`` frees the DID again.
+    ``account_did`` frees the DID again; as the first event of a stream it only names a DID that was
+    never here and is to be erased.
     """
 
     did: Annotated[str, NamesStream(), NAME]

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from actors.core.commands import EraseIdentity
-from actors.core.erasure import CONTINUED, OPERATOR
+from actors.core.erasure import CONTINUED, FOREIGN, OPERATOR
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased
 from actors.host.clock import new_id
@@ -40,12 +40,15 @@ class ErasureEndpoint:
         """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.
 
         Another DID of an account erases nothing, and is answered with the account (``account_of``).
-        With ``&begun=true`` it only continues an erasure. An erasure that has begun is completed
-        even if the operator sends no further request.
+        With ``&begun=true`` it only continues an erasure. With ``&foreign=true`` the DID may be one
+        that never registered or connected here, and belongs to no account: its names leave the
+        rows of others. An erasure that has begun is completed even if the operator sends no further
+        request.
         """
         did = request.query.get("did", "")
         by = CONTINUED if request.query.get("begun") == "true" else OPERATOR
-        if not did.startswith("did:"):
+        is_foreign = request.query.get("foreign") == "true"
+        if not did.startswith("did:") or not did.isprintable():
             raise web.HTTPBadRequest
         records = 0
         for _ in range(_STEPS):
@@ -64,7 +67,10 @@ class ErasureEndpoint:
             records += step.records
             await self._erased.let_go(did, key, step)
             if step.is_over:
-                answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
                 account = {} if step.is_known else await account_of(self._identities, did)
+                if is_foreign and not (step.is_known or account):
+                    by, is_foreign = FOREIGN, False
+                    continue
+                answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
                 return json_answer({**answer, **account})
         return json_answer({"did": did, "known": True, "is_over": False, "records": records})

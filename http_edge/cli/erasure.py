@@ -54,13 +54,23 @@ receipt_option = click.option(
 
 @click.command()
 @did_argument()
+@click.option(
+    "--foreign", is_flag=True, help="DID need not have registered here: others' data names it."
+)
 @yes_option
 @receipt_option
 @json_option
 @url_option
 @with_settings("data_dir", "log")
-def erase(
-    loaded: Loaded, *, did: str, yes: bool, to: Path | None, url: str | None, as_json: bool
+def erase(  # noqa: PLR0913 - each is one option of the command
+    loaded: Loaded,
+    *,
+    did: str,
+    foreign: bool,
+    yes: bool,
+    to: Path | None,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Erase all data of the identity DID, for ever.
 
@@ -70,6 +80,9 @@ def erase(
     export in about a day (at once with poste export compact, or with poste log erase-names if
     nothing is exported). Copies elsewhere stay; the guide lists them on its page about erasure
     requests.
+
+    With --foreign DID may be one that has never registered or connected here, such as a sender to
+    others: its name leaves their rows, in the same way, as soon as nothing they have needs it.
     """
     settings, records = loaded.settings, 0
     existing_keys(settings)  # they sign the receipt
@@ -77,6 +90,8 @@ def erase(
         require_writable(to, "--receipt")
     require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
     mediator, query = RunningMediator(settings, url), {"did": did}
+    if foreign:
+        query["foreign"] = "true"
     with progress_bar("Erasing") as progress:
         while True:
             answer = mediator.ask("POST", "/identities/erase", seconds_max=_ANSWER_S_MAX, **query)
@@ -189,7 +204,7 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         remedy = f"Erase that account by its first DID: {named}"
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
-        raise unknown_identity(did, answer)
+        raise unknown_identity(did, answer, "If data of others names it, add --foreign.")
 
 
 def _receipt(settings: Settings, did: str, to: Path | None) -> ErasureReceipt:

@@ -27,6 +27,7 @@ from http_edge.cli.output import json_option, print_databases, progress_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Endings, Exit, ended_by
 from http_edge.server.restoring import (
+    LaterErasure,
     Source,
     Target,
     keys_for,
@@ -141,8 +142,8 @@ def restore(  # noqa: PLR0913 - one for each option
             found, known_to = later_erasures(source, target.dsn, restored.position)
     of_target = ["--data-dir", str(target.data_dir)]
     erased = [
-        {"stream": stream, "did": did, "next": shlex.join([*_ERASE, did or "DID", *of_target])}
-        for stream, did in found.items()
+        {"stream": stream, "did": one.did, "next": shlex.join([*_erase(one), *of_target])}
+        for stream, one in found.items()
     ]
     if as_json:
         record |= {"erased_later": erased, "erasures_known_to": known_to}
@@ -151,6 +152,11 @@ def restore(  # noqa: PLR0913 - one for each option
         _say_erased(erased, known_to)
     if until is not None:
         click.echo(f"poste: {_ERASED}", err=True)
+
+
+def _erase(one: LaterErasure) -> list[str]:
+    """The command that erases who was erased later again."""
+    return [*_ERASE, one.did or "DID", *(["--foreign"] if one.is_foreign else [])]
 
 
 def _say_erased(erased: Sequence[Mapping[str, Any]], known_to: int) -> None:

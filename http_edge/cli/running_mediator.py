@@ -135,13 +135,15 @@ def for_operators(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def unknown_identity(did: str, answer: Mapping[str, Any]) -> Stop:
+def unknown_identity(
+    did: str, answer: Mapping[str, Any], remedy: str = "See all queues: poste queue show"
+) -> Stop:
     """The end of a command about an identity that, by this answer, the mediator does not know."""
     if account := answer.get("account"):
-        remedy = f"Name that account by its first DID: {account}"
-        return Stop(Exit.FINDING, f"{did} belongs to the account of another DID", remedy)
-    remedy = "It has never registered or connected here. See all queues: poste queue show"
-    return Stop(Exit.FINDING, f"this mediator knows no identity {did}", remedy)
+        named = f"Name that account by its first DID: {account}"
+        return Stop(Exit.FINDING, f"{did} belongs to the account of another DID", named)
+    why = f"this mediator knows no identity {did}"
+    return Stop(Exit.FINDING, why, f"It has never registered or connected here. {remedy}")
 
 
 def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:

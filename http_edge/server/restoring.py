@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from eventstore.log.events import (
     TOPIC_BY_TYPE,
     IdentityErased,
     IdentityErasureBegun,
+    SpeakerNamed,
 )
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.name_erasure import NAMES_ERASED
@@ -37,6 +38,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, seam_of
 from eventstore.log.streams import is_erased_name
 from eventstore.parquet.catalog import Catalog, catalog_of
+from eventstore.parquet.columns import identity_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import ExportError, RowsPruned
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
@@ -65,6 +67,7 @@ _LEFT_BEHIND: Final = {NAMES_ERASED, PUBLIC_HEAD}
 """Marks about rows that the restored log may not have: what is cut away, or changed since."""
 _BEGUN: Final = TOPIC_BY_TYPE[IdentityErasureBegun]
 _ERASED: Final = TOPIC_BY_TYPE[IdentityErased]
+_NAMED: Final = TOPIC_BY_TYPE[SpeakerNamed]
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
@@ -431,23 +434,42 @@ def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:
 # ---- erasures behind the end of a restored log
 
 
-def later_erasures(source: Source, dsn: str, end: int) -> tuple[Mapping[str, str | None], int]:
+class LaterErasure(NamedTuple):
+    """The DID that was erased, None if its name is lost; ``is_foreign``: it was never here."""
+
+    did: str | None
+    is_foreign: bool = False
+
+
+def later_erasures(source: Source, dsn: str, end: int) -> tuple[Mapping[str, LaterErasure], int]:
     """Who was erased behind ``end``, and is in the log that ends there; up to where that is known.
 
-    Streams are as in receipts, each with its DID, or None if the log has lost the name. Nothing
-    behind ``end`` is known if the source and its export end there, or cannot be read.
+    Streams are as in receipts. Rows of others may name one that was never here. Nothing behind
+    ``end`` is known if the source and its export end there, or cannot be read.
     """
+    begun, named = set[bytes](), dict[bytes, str | None]()
     try:
-        begun = {row.stream for row in _rows_behind(source, end) if row.topic == _BEGUN}
+        for row in _rows_behind(source, end):
+            if row.topic == _BEGUN:
+                begun.add(row.stream)
+            elif row.topic == _NAMED and row.version == 1:
+                event = decode(row.topic, row.state)
+                if isinstance(event, SpeakerNamed) and not event.account_did:
+                    named[row.stream] = identity_of(event, row.stream)
         with closing(open_log(dsn, to_read=True)) as log:
             names = IdentityNames(log)(begun)
             newest = {s: log.read_stream(UUID(bytes=s), newest_first=True, limit=1) for s in begun}
     except (ExportError, LogError):
         return {}, end
-    here = [s for s, rows in newest.items() if any(row.topic != _ERASED for row in rows)]
-    named = {s: name for s in here if (name := names[s]) and not is_erased_name(name)}
+    later: dict[str, LaterErasure] = {}
+    for stream, rows in sorted(newest.items()):
+        is_foreign = not rows and stream in named
+        if is_foreign or any(row.topic != _ERASED for row in rows):
+            name = named[stream] if is_foreign else names[stream]
+            did = name if name and not is_erased_name(name) else None
+            later[stream.hex()] = LaterErasure(did, is_foreign)
     exported = source.catalog.last if source.catalog else 0
-    return {s.hex(): named.get(s) for s in sorted(here)}, max(end, source.last, exported)
+    return later, max(end, source.last, exported)
 
 
 def _rows_behind(source: Source, end: int) -> Iterator[LogRow]:

@@ -145,6 +145,45 @@ async def test_an_operator_erases_an_identity_in_steps(mediator: Mediator) -> No
     assert (await mediator.operate("/identities/erase?did=x", "POST")).status == 400
 
 
+async def test_an_operator_erases_who_was_never_here_only_if_it_says_so(
+    mediator: Mediator,
+) -> None:
+    alice, stranger = Identity("alice"), Identity("stranger")
+    await mediator.register(alice)
+    await mediator.befriend(alice, stranger)
+    await mediator.delivered(stranger, alice, "from far away")
+    path = f"/identities/erase?did={stranger.did}"
+    for query in (path, f"{path}&begun=true", f"{path}&begun=true&foreign=true"):
+        before = mediator.log_position()
+        assert (await mediator.operate(query, "POST")).json["is_over"]
+        assert mediator.log_position() == before
+    erase = {"type": "ERASE_IDENTITY", "did": stranger.did}
+    assert (await mediator.send(stranger, erase)).refusal == UNAUTHORIZED
+    erased = {"did": stranger.did, "known": True, "is_over": True, "records": 0}
+    for _ in range(2):
+        answer = await mediator.operate(f"{path}&foreign=true", "POST")
+        assert answer.json == erased
+    assert mediator.facts().count("identity-erased.1") == 1
+    for text in ("", "alice", "did:x:%00", "did:x:%ff%0A"):
+        bad = await mediator.operate(f"/identities/erase?did={text}&foreign=true", "POST")
+        assert bad.status == 400
+    await mediator.delivered(stranger, alice, "again")
+    assert await mediator.waiting(alice) == ["from far away", "again"]
+    await mediator.register(stranger)
+    assert await mediator.waiting(stranger) == []
+
+
+async def test_a_key_of_an_agent_is_not_erased_as_who_was_never_here(mediator: Mediator) -> None:
+    identities = Identities(mediator.edges[0]._gateway)
+    keylists = Keylists(identities, keys_max=9, command_s_max=100)
+    wallet = "did:web:wallet.example"
+    assert await keylists.enrol(ME, COMMAND, SAID, [wallet]) is None
+    path = f"/identities/erase?did={wallet}&foreign=true"
+    answer = (await mediator.operate(path, "POST")).json
+    assert (answer["known"], answer["account"]) == (False, ME)
+    assert "identity-erased.1" not in mediator.facts()
+
+
 @pytest.mark.parametrize("by", ["its owner", "an operator"])
 async def test_the_sockets_of_who_is_erased_end(by: str, mediator: Mediator) -> None:
     (alice, bob), carol = await _settled(mediator), Identity("carol")

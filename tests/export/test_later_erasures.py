@@ -22,7 +22,9 @@ from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.settings import Export, Settings
 from tests.contract.test_erasure_contract import GONE, erase, settle
-from tests.contract.test_retention_contract import Mediator
+from tests.contract.test_foreign_names import erase_foreign
+from tests.contract.test_name_erasure_contract import take_out_names
+from tests.contract.test_retention_contract import FRIEND, Mediator
 from tests.export.test_restore import export
 from tests.histories import MEDIATOR
 from tests.unit.cli.conftest import Run, run
@@ -108,3 +110,21 @@ def test_a_restore_says_up_to_where_it_knows_who_was_erased(
     options = ("--archive", str(tmp_path / "out"), "--to", "other", "--keys", keys)
     shown = run("restore", "--from", str(tmp_path / "backup.db"), *options)
     assert f"  poste identities erase {GONE} --data-dir" in shown.out
+
+
+@pytest.mark.parametrize("is_nameless", [False, True])
+def test_a_restore_names_who_was_erased_later_and_never_here(
+    run: Run, tmp_path: Path, end: int, *, is_nameless: bool
+) -> None:
+    data, out = tmp_path / "data", str(tmp_path / "out")
+    with closing(open_log(f"sqlite:{data / 'log.db'}")) as log:
+        erase_foreign(Mediator(log, name="later"), FRIEND)
+        if is_nameless:
+            take_out_names(log)
+    export(data, f"sqlite:{data / 'log.db'}", tmp_path / "out")
+    said = _restored(run, tmp_path, "--from", out, "--as-of", str(end))["erased_later"]
+    (one,) = [one for one in said if one["stream"] == identity_stream(FRIEND).hex]
+    assert one["did"] == (None if is_nameless else FRIEND)
+    command = shlex.split(one["next"])
+    assert command[3:5] == ["DID" if is_nameless else FRIEND, "--foreign"]
+    assert len(said) == 2

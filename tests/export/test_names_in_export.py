@@ -244,6 +244,17 @@ def test_an_export_that_lacks_a_name_of_who_was_not_erased_is_found(
     assert {found.fault for found in findings(other)} == {Fault.MISSING_NAME}
 
 
+def names_of(place: ExportPlace, stream: bytes) -> dict[int, str]:
+    """The name that each exported row of a stream has, by version."""
+    table = pa.concat_tables(
+        pq.read_table(pa.BufferReader(data))
+        for path, data in contents(place).items()
+        if path.startswith("events/") and path.endswith(".parquet")
+    )
+    columns = (table[name].to_pylist() for name in ("stream", "version", "identity"))
+    return {version: name for one, version, name in zip(*columns, strict=True) if one == stream}
+
+
 def test_rows_of_who_came_back_are_found_under_its_name(
     mediator: Mediator, log: EventLog, place: ExportPlace
 ) -> None:
@@ -253,14 +264,7 @@ def test_rows_of_who_came_back_are_found_under_its_name(
     mediator.settle(GONE)
     export_all(log, place, STEPS)
     assert findings(place) == []
-    stream = identity_stream(GONE).bytes
-    table = pa.concat_tables(
-        pq.read_table(pa.BufferReader(data))
-        for path, data in contents(place).items()
-        if path.startswith("events/") and path.endswith(".parquet")
-    )
-    columns = (table[name].to_pylist() for name in ("stream", "version", "identity"))
-    names = {version: name for one, version, name in zip(*columns, strict=True) if one == stream}
+    names = names_of(place, identity_stream(GONE).bytes)
     assert set(names.values()) == {GONE, erased_name(GONE)}
     assert names[max(names)] == GONE
 

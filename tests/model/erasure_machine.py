@@ -34,7 +34,7 @@ class ErasingAgents(AgentMachine):
 
     @rule(
         who=st.sampled_from([*IDENTITIES, *IDENTITIES, *NAMES]),
-        by=st.sampled_from(["operator", "operator", "owner", "continued"]),
+        by=st.sampled_from(["operator", "operator", "foreign", "owner", "continued"]),
         fault=st.none() | faults,
         spoke=st.lists(st.sampled_from(NAMES), max_size=2),
         more=st.lists(steps | searches, max_size=5),

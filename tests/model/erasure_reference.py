@@ -50,7 +50,7 @@ class ErasableBox(Box):
             return r.Erased(0, is_over=True)
         if self.account:
             return Refusal.SPEAKS_FOR_ANOTHER
-        if not self.version or self.is_erased:
+        if self.is_erased or not (self.version or command.by == "foreign"):
             return r.Erased(0, is_over=True, is_known=self.version > 0)
         keys = [c.ClaimedKey(key, claim) for key, claim in self.keylist.items()]
         count = len(self.contracts) + len(keys)
@@ -60,6 +60,7 @@ class ErasableBox(Box):
 
     def _begin(self, *, has_lists: bool) -> None:
         """All ends at once but what later steps remove, and what names no other."""
+        self.version = self.version or 1  # one that was never here is named first
         is_saved, blank = bool(self.saved), ErasableBox()
         for name in {each.name for each in fields(self)} - _KEPT:
             setattr(self, name, getattr(blank, name))

@@ -152,6 +152,19 @@ def test_requests_after_the_first_one_begin_no_erasure_anew(
     assert ran.code == Exit.OK, ran.err
 
 
+def test_the_name_of_who_was_never_here_is_erased_only_by_an_option(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    path = f"/identities/erase?did={quote(GONE, safe='')}"
+    unknown = (200, b'{"known": false, "is_over": true, "records": 0}')
+    with answering({path: unknown, f"{path}&foreign=true": ERASED}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        refused = run("identities", "erase", GONE, "--yes", *at)
+        assert refused.code == Exit.FINDING
+        assert "--foreign" in refused.err
+        assert run("identities", "erase", GONE, "--foreign", "--yes", *at).code == Exit.OK
+
+
 @pytest.mark.parametrize("did", [STAYS, "did:x:unknown"])
 def test_a_receipt_of_what_was_not_erased_says_how_to_erase_it(
     run: Run, data_dir: Path, did: str
