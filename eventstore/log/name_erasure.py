@@ -24,7 +24,7 @@ appends and beside another pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -65,6 +65,8 @@ from eventstore.log.seam import stored_seam
 from eventstore.log.streams import is_erased_name, stream_of
 
 _ROWS: Final = 1_000
+_BYTES: Final = 262_144
+"""The contents that one look-up reads: those of many rows, or one."""
 _MS: Final = 1_000
 NAMES_ERASED: Final = "names_erased_ms"
 """The mark of a log with the time of its newest whole pass, in Unix milliseconds."""
@@ -221,6 +223,9 @@ class NameErasure:
         self._keeping: dict[UUID, bool] = {}
         self._ends: dict[UUID, dict[bytes | None, int]] = {}
         self._unsealed: list[tuple[LogRow, Event | None]] = []
+        self._page_to = self._known_to = 0
+        self._contents: Collection[int] = ()
+        """The positions, up to ``_known_to``, of rows of the page that have their content."""
         self._keylists: dict[UUID, set[int]] = {}
         """By stream, the positions of the rows that lose a name last, all of a stream together."""
         seam = stored_seam(log)
@@ -237,6 +242,7 @@ class NameErasure:
         read = self._log.read_log(after=self.reached, limit=_ROWS) if self._is_left else ()
         page = [one for one in read if one.id <= self.end]
         changes = [] if page else self._of_keylists()
+        self._page_to = page[-1].id if page else self.reached
         for notification in page:
             changes += self._take(notification)
             self.reached = notification.id
@@ -340,8 +346,7 @@ class NameErasure:
         """Whether live data still needs the names in the row."""
         stream = UUID(bytes=row.stream)
         if type(event) in CONTENT_FIELDS:
-            found = self._log.read_records({stream: [row.version]})[stream].get(row.version)
-            return found is None or found.content is not None
+            return self._has_content(row.position)
         if isinstance(event, ContractStored):
             ends = self._ends_of_contracts(stream)
             return row.version > max(ends.get(event.digest, 0), ends.get(None, 0))
@@ -350,6 +355,20 @@ class NameErasure:
         if isinstance(event, SpeakerNamed):
             return self._is_spoken_for_again(row, event)
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
+
+    def _has_content(self, position: int) -> bool:
+        """Whether a row has its content; reads those of the next rows of the page with it.
+
+        Rows are looked up in their order. No content comes back, and a row whose content leaves
+        meanwhile keeps its names until the next pass.
+        """
+        if position > self._known_to:
+            after, until = position - 1, self._page_to
+            found = self._log.read_contents(after=after, until=until, bytes_max=_BYTES)
+            is_all = sum(map(len, found.values())) < _BYTES
+            self._known_to = until if is_all else max(found)
+            self._contents = found.keys()
+        return position in self._contents
 
     def _is_gone(self, position: int, stream: bytes) -> bool:
         """Whether a row at this position loses the name of this stream."""

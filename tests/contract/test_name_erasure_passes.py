@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
 from actors.core.account_commands import ClaimKey, FindKeyOwner, ReleaseKey
 from actors.core.commands import (
@@ -19,6 +20,7 @@ from actors.core.commands import (
     EndAccount,
     GrantMediation,
     NewSavedEvent,
+    PurgeQueue,
     SaveContract,
     SaveEvents,
     UseInvitation,
@@ -26,7 +28,7 @@ from actors.core.commands import (
 from actors.core.limits import IdentityLimits
 from actors.core.replies import KeyClaim, KeyOwner
 from eventstore.log.codec import encode
-from eventstore.log.event_log import EventLog, LogRow, StoredRecord
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     ContractExpired,
@@ -53,6 +55,7 @@ from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, append, message
+from tests.log.stored import faults
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import (
     NOW_S,
@@ -263,11 +266,13 @@ def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: Ev
     queries: list[UUID] = []
 
     class Counting(FaultyLog):
-        def read_records(
-            self, wanted: Mapping[UUID, Sequence[int]]
-        ) -> dict[UUID, dict[int, StoredRecord]]:
+        def read_records(self, wanted: Mapping[UUID, Sequence[int]]) -> Any:
             queries.extend(wanted)
             return super().read_records(wanted)
+
+        def read_contents(self, **which: Any) -> Any:
+            queries.append(UUID(int=0))
+            return super().read_contents(**which)
 
         def stream_rows(self, stream: UUID, **which: Any) -> Any:
             queries.append(stream)
@@ -361,3 +366,37 @@ def test_a_check_of_names_knows_of_an_erasure_that_ended_since_the_check_began(
     assert [one.fault for one in missing_names(check, log)] == [Fault.MISSING_NAME]
     append(log, OTHER, IdentityErased(at_ms=AT_MS, command=COMMAND))
     assert [*missing_names(check, log)] == []
+
+
+class LookUps(FaultyLog):
+    """A log that counts how often contents of rows are looked up."""
+
+    count = 0
+
+    @override
+    def read_records(self, wanted: Mapping[UUID, Sequence[int]]) -> Any:
+        self.count += 1
+        return super().read_records(wanted)
+
+    @override
+    def read_contents(self, **which: Any) -> Any:
+        self.count += 1
+        return super().read_contents(**which)
+
+
+@pytest.mark.parametrize("payload_bytes", [9, 50_000])
+def test_a_pass_looks_up_the_contents_of_many_rows_at_once(
+    log: EventLog, payload_bytes: int
+) -> None:
+    """Some still have theirs: these keep the name."""
+    mediator = settled(log)
+    for number in range(60):
+        send(mediator, STAYS, GONE, b"%d" % number * payload_bytes)
+        if number == 49:
+            run(mediator.host, unclaimed(STAYS, PurgeQueue()))
+    erase(mediator, GONE)
+    counting = LookUps(log)
+    assert take_out_names(counting) > 50
+    assert naming(log, GONE.encode()).count("message-queued.2") == 10
+    assert counting.count < 9
+    assert faults(log) == []
