@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from http_edge.clients.decentrl import Account, MediatorClient
 from http_edge.didcomm.envelopes.keys import did_key
 from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
-from tests.cluster.memory import Memory
+from tests.cluster.memory import Memory, State
 from tests.cluster.namespace import Namespace, is_permitted
 from tests.cluster.nodes import Nodes, Place, apart
 from tests.cluster.wallets import served
@@ -341,23 +341,12 @@ class Ordeal:
         await asyncio.to_thread(self._cluster.nodes.lose_everything)
         since = time.monotonic()
         await asyncio.to_thread(self._cluster.nodes.start)
-        after = await self._states_of_all(before, load, network)
+        after = await self._states(load, network)
         faulted.served_s = faulted.mended_s = time.monotonic() - since
         network.load.ledger.fault(begins=False)
         self.compared = len(before)
-        self.differing = [did for did in before if before[did] != after.get(did)]
+        self.differing = [did for did in before if before[did] != after[did]]
         self.faulted.append(faulted)
-
-    async def _states_of_all(
-        self, before: dict[str, object], load: Load, network: WalletsOfRun
-    ) -> dict[str, object]:
-        """The states of these identities; one whose shard is on its way is asked for again."""
-        async with asyncio.timeout(MENDED_S_MAX):
-            while True:
-                after = await self._states(load, network)
-                if before.keys() <= after.keys():
-                    return after
-                await asyncio.sleep(_POLL_S)
 
     async def _is_quiet(self) -> None:
         logs = await asyncio.to_thread(self._cluster.logs)
@@ -368,8 +357,11 @@ class Ordeal:
         for log in logs:
             log.close()
 
-    async def _states(self, load: Load, network: WalletsOfRun) -> dict[str, object]:
-        """The states of all identities, each of which is woken for it."""
+    async def _states(self, load: Load, network: WalletsOfRun) -> Mapping[str, State]:
+        """The states of all identities, each of which is woken for it.
+
+        All are asked for again while a shard is on its way.
+        """
 
         async def woken() -> bool:
             for account in (*load.readers, *load.writers):
@@ -378,12 +370,16 @@ class Ordeal:
                 await picker.wallet.status()
             return True
 
-        async with asyncio.timeout(SERVED_S_MAX):
-            await served(lambda: until(woken))
         memory = self._cluster.memory()
         dids = [account.identity.did for account in (*load.readers, *load.writers)]
         dids += [did_key(picker.wallet.connection.key.public) for picker in network.pickers]
-        return dict(await asyncio.to_thread(memory.states, dids))
+        async with asyncio.timeout(MENDED_S_MAX):
+            while True:
+                await served(lambda: until(woken))
+                states = await asyncio.to_thread(memory.states, dids)
+                if len(states) == len(dids):
+                    return states
+                await asyncio.sleep(_POLL_S)
 
 
 async def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from actors.host.inspection import (
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
+from tests.cluster.memory import Memory
 from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, Mediator
 from tests.log.raw_sql import run_sql
@@ -116,6 +118,18 @@ async def test_a_large_state_comes_alone(mediator: Mediator) -> None:
     alone = await ask(mediator, DescribeStates([bob.did], 1 << 40))
     assert isinstance(alone, StatesDescribed)
     assert len(state_in(alone.states[0]).messages) == 1
+
+
+async def test_those_who_compare_memories_see_large_states_too(
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = await _with_a_message(mediator)
+    url = f"http://127.0.0.1:{mediator.edges[0].operators_port}"
+    memory, dids = Memory(url, mediator.token), [alice.did, bob.did]
+    whole = await asyncio.to_thread(memory.states, dids)
+    assert list(whole) == dids
+    monkeypatch.setattr("tests.cluster.memory.STATE_BYTES_MAX", 1)
+    assert await asyncio.to_thread(memory.states, dids) == whole
 
 
 async def test_what_has_no_bound_or_no_sense_is_refused(mediator: Mediator) -> None:
