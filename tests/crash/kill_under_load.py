@@ -91,7 +91,7 @@ class Outcomes:
             f" {self.accepted} accepted, {self.unknown} unknown, {self.delivered} delivered,"
             f" {self.removed} removed; lost {wrong.lost or 0}, duplicated {len(wrong.duplicated)},"
             f" undone {len(wrong.undone)}, disordered {len(wrong.disordered)}"
-            f" ({wrong.late} unknown late),"
+            f" ({wrong.late} unknown late), vanished {len(wrong.vanished)},"
             f" strange {len(wrong.strange)}; {self.replayed} replays,"
             f" {len(self.replays_accepted)} accepted; {len(self.findings)} findings in the log"
         )
@@ -170,6 +170,7 @@ class Load:
             self.ledger.deliver(Delivery(did, event.sender_did, event.id, event.payload))
         ids = [event.id for event in page.items if self.stopping or self.chance.random() < 0.8]
         if ids:
+            self.ledger.acknowledge(ids)
             await reader.acknowledge_pending_events(ids)
             self.ledger.remove(ids)
         return bool(page.items)

@@ -2,8 +2,8 @@
 
 Every message has a text of its own. The mediator's promises are checked as sets and orders, never
 as counts: an accepted message is delivered, with the same bytes; one whose outcome is unknown is
-there once or not at all; an accepted removal is never undone; messages of one sender to one
-recipient keep their order.
+there once or not at all; an accepted removal is never undone; what was not acknowledged is offered
+until it is; messages of one sender to one recipient keep their order.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Ledger:
 
     attempts: list[Attempt] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    acknowledged: set[str] = field(default_factory=set)
+    """What recipients were about to acknowledge; the mediator may have removed it."""
     removed: set[str] = field(default_factory=set)
     undone: list[Delivery] = field(default_factory=list)
     unknown_may_come_late: bool = False
@@ -65,6 +67,10 @@ class Ledger:
         self.deliveries.append(delivery)
         if delivery.event_id in self.removed:
             self.undone.append(delivery)
+
+    def acknowledge(self, event_ids: list[str]) -> None:
+        """A recipient is about to acknowledge these."""
+        self.acknowledged.update(event_ids)
 
     def remove(self, event_ids: list[str]) -> None:
         """The mediator has accepted that these are not offered again."""
@@ -88,12 +94,15 @@ class LedgerResult:
     strange: list[str]
     undone: list[str]
     disordered: list[str]
+    vanished: list[str]
+    """They were offered, and not again although none of their offers was acknowledged."""
     late: int = 0
 
     @property
     def is_clean(self) -> bool:
         """Was every promise kept?"""
-        return not (self.lost or self.duplicated or self.strange or self.undone or self.disordered)
+        broken = self.lost, self.duplicated, self.strange, self.undone, self.disordered
+        return not (any(broken) or self.vanished)
 
 
 def check(ledger: Ledger) -> LedgerResult:
@@ -116,6 +125,11 @@ def check(ledger: Ledger) -> LedgerResult:
         ],
         undone=[delivery.text for delivery in ledger.undone],
         disordered=[text for text in disordered if text not in late],
+        vanished=list(
+            dict.fromkeys(
+                d.text for d in ledger.deliveries if d.event_id not in ledger.acknowledged
+            )
+        ),
         late=len(late.intersection(disordered)),
     )
 

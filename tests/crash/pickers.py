@@ -147,6 +147,7 @@ class ByPickup2(Picker):
         known = {i: text for i, text in texts.items() if load.chance.random() >= forgetful}
         if known:
             asked_s = time.time()
+            load.ledger.acknowledge(self.name, known.values())
             await over.received(list(known))
             load.ledger.remove(self.name, known.values(), time.time())
             if isinstance(over, Live):

@@ -8,6 +8,8 @@ Every message has a text of its own, and no sender sends one twice. So, whatever
   after that, by the order of the log: a copy that had left before may still be read later;
 - nothing is offered to two at a time: not while the one that got it is there and its lease holds.
   By the log: a message may take any time from its grant to where a wallet reads it;
+- nothing leaves the queue but what was acknowledged, or handed out without acknowledgement, and
+  all that was accepted has left it once it is said to be empty;
 - messages of one sender to one wallet that were handed out once arrive in the order of sending:
   those it asked for, and those that were pushed, for live mode passes by what waits (RFC 0685).
 
@@ -31,6 +33,11 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed, MessageQueued, MessagesDelivered, MessagesRemoved
 
 _LIVE: Final = "live"
+_REMOVES: Final = {
+    "acknowledged": frozenset({_LIVE, "pickup/2.0", "pickup/3.0", "pickup/4.0"}),
+    "delivered": frozenset({"pickup/1.0", "queue/1.0", "implicit"}),
+}
+"""For each reason to leave the queue, the ways of handing out that lead to it."""
 _SHOWN: Final = 3
 _SHOWN_CHARS: Final = 120
 
@@ -99,6 +106,8 @@ class PickupLedger:
     """Where commands wait for a new owner, one that its sender gave up may come after the next."""
     sent: list[Sent] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
+    acknowledged: set[Message] = field(default_factory=set)
+    """What wallets were about to acknowledge; the mediator may have removed it."""
     removed: dict[Message, float] = field(default_factory=dict)
     runs: list[list[Offer]] = field(default_factory=list)
     """Offers of one message without a fault among them that lasts."""
@@ -131,6 +140,10 @@ class PickupLedger:
             if not run:
                 self.runs.append(run)
             run.append(offer)
+
+    def acknowledge(self, wallet: str, texts: Iterable[str]) -> None:
+        """A wallet is about to acknowledge these."""
+        self.acknowledged.update((wallet, text) for text in texts)
 
     def remove(self, wallet: str, texts: Iterable[str], at_s: float) -> None:
         """The mediator has confirmed that these are not handed out again."""
@@ -216,6 +229,8 @@ class PickupResult:
     undone: list[str]
     twice: list[str]
     disordered: list[str]
+    unbidden: list[str]
+    """What left the queue without cause, or stayed in it."""
     late: int = 0
     """Unknown ones that came after a later one, and may have."""
 
@@ -230,6 +245,7 @@ class PickupResult:
             or self.undone
             or self.twice
             or self.disordered
+            or self.unbidden
         )
 
     def __str__(self) -> str:
@@ -240,6 +256,7 @@ class PickupResult:
             "undone": self.undone,
             "twice at a time": self.twice,
             "disordered": self.disordered,
+            "removed unbidden": self.unbidden,
         }
         answered = [f"{name} {_shown(texts)}" for name, texts in found.items()]
         return ", ".join([f"lost {self.lost or 0}", *answered, f"{self.late} unknown late"])
@@ -281,6 +298,7 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
         undone=list(dict.fromkeys(_undone(ledger, sent, by_bytes))),
         twice=list(dict.fromkeys(_twice(ledger, sent, by_bytes))),
         disordered=[text for text in disordered if text not in late],
+        unbidden=list(_unbidden(ledger, by_bytes)),
         late=len(late.intersection(disordered)),
     )
 
@@ -382,6 +400,21 @@ def _undone(
             elif offer.at_s > removed_s and number >= len(handed):
                 after_s, times = offer.at_s - removed_s, number + 1
                 yield f"got {after_s:.3f} s after its removal, {times} of {handed}: {offer.text}"
+
+
+def _unbidden(
+    ledger: PickupLedger, by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]]
+) -> Iterator[str]:
+    """Messages that left the queue without cause, and accepted ones that never left it."""
+    for one in ledger.sent:
+        copies = by_bytes.get((one.key, one.command), [])
+        removals = [(copy, reason) for copy in copies for reason in copy.removals]
+        for copy, reason in removals:
+            is_bidden = reason == "delivered" or (one.wallet, one.text) in ledger.acknowledged
+            if not (is_bidden and _REMOVES.get(reason, frozenset()).intersection(copy.channels)):
+                yield f"{reason} after {copy.channels}: {one.text}"
+        if one.fate is Fate.ACCEPTED and copies and not removals:
+            yield f"still there after {copies[0].channels}: {one.text}"
 
 
 def _disordered(

@@ -20,7 +20,7 @@ def ledger() -> Ledger:
         attempt = ledger.intend("a", "b", f"{number}")
         attempt.outcome = Outcome.ACCEPTED if number < 5 else Outcome.UNKNOWN
         if number < 5:
-            ledger.deliver(delivery(number))
+            take(ledger, delivery(number))
     ledger.attempts[-1].outcome = Outcome.UNSENT
     return ledger
 
@@ -29,10 +29,16 @@ def delivery(number: int, event_id: str = "") -> Delivery:
     return Delivery("b", "a", event_id or f"id {number}", f"{number}")
 
 
+def take(ledger: Ledger, delivery: Delivery) -> None:
+    """A recipient is offered a message, and is about to acknowledge it."""
+    ledger.deliver(delivery)
+    ledger.acknowledge([delivery.event_id])
+
+
 def test_a_run_that_kept_its_promises_is_clean(ledger: Ledger) -> None:
     ledger.deliver(delivery(4))
     ledger.remove(["id 4"])
-    ledger.deliver(delivery(5))
+    take(ledger, delivery(5))
     assert check(ledger).is_clean
 
 
@@ -48,7 +54,7 @@ def test_an_accepted_message_that_is_not_delivered_is_lost(
     assert check(ledger).lost == {place: len(missing)}
 
 
-NOTHING_WRONG = LedgerResult({}, [], [], [], [])
+NOTHING_WRONG = LedgerResult({}, [], [], [], [], [])
 
 
 def only(**wrong: Any) -> LedgerResult:
@@ -56,22 +62,22 @@ def only(**wrong: Any) -> LedgerResult:
 
 
 def test_a_second_copy_under_another_id_is_found(ledger: Ledger) -> None:
-    ledger.deliver(delivery(3, "another id"))
+    take(ledger, delivery(3, "another id"))
     assert check(ledger) == only(duplicated=["3"])
 
 
 def test_a_message_that_no_sender_sent_is_found(ledger: Ledger) -> None:
-    ledger.deliver(delivery(9))
+    take(ledger, delivery(9))
     assert check(ledger) == only(strange=["9"])
 
 
 def test_a_message_that_was_never_sent_off_is_found(ledger: Ledger) -> None:
-    ledger.deliver(delivery(6))
+    take(ledger, delivery(6))
     assert check(ledger) == only(strange=["6"])
 
 
 def test_a_changed_message_is_found(ledger: Ledger) -> None:
-    ledger.deliver(Delivery("b", "a", "id 5", "5 but changed"))
+    take(ledger, Delivery("b", "a", "id 5", "5 but changed"))
     assert check(ledger) == only(strange=["5 but changed"])
 
 
@@ -79,6 +85,13 @@ def test_a_removal_that_is_undone_is_found(ledger: Ledger) -> None:
     ledger.remove(["id 1"])
     ledger.deliver(delivery(1))
     assert check(ledger) == only(undone=["1"])
+
+
+def test_a_message_that_is_offered_no_more_though_it_was_not_acknowledged_is_found(
+    ledger: Ledger,
+) -> None:
+    ledger.acknowledged.discard("id 2")
+    assert check(ledger) == only(vanished=["2"])
 
 
 def test_a_change_of_order_is_found(ledger: Ledger) -> None:

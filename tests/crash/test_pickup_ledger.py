@@ -45,6 +45,7 @@ class Run:
             if number < 5:
                 self.kept.append(Kept("key", sent.command, [ASKED], ["acknowledged"]))
                 self.hand_out(number, at_s=10.0 * number)
+                self.ledger.acknowledge("w", [sent.text])
         self.ledger.sent[5].fate = Fate.UNKNOWN
         self.ledger.sent[6].fate = Fate.REFUSED
 
@@ -68,7 +69,7 @@ def run() -> Run:
     return Run()
 
 
-CLEAN = PickupResult({}, [], [], [], [], [], [])
+CLEAN = PickupResult({}, [], [], [], [], [], [], [])
 
 
 def test_a_run_that_kept_its_promises_is_clean(run: Run) -> None:
@@ -84,22 +85,23 @@ def test_an_unknown_message_may_be_there(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "trace"),
+    ("change", "trace", "unbidden"),
     [
-        (lambda kept: kept.pop(2), "not in the log"),
+        (lambda kept: kept.pop(2), "not in the log", []),
         (
             lambda kept: kept.__setitem__(2, Kept("key", b"2", [ASKED, LIVE])),
             "2 times handed out, still there",
+            ["still there after ['pickup/2.0', 'live']: 2"],
         ),
-        (lambda kept: kept.copy(), "1 times handed out, acknowledged"),
+        (lambda kept: kept.copy(), "1 times handed out, acknowledged", []),
     ],
 )
 def test_an_accepted_message_that_no_wallet_got_is_lost(
-    run: Run, change: Callable[[list[Kept]], object], trace: str
+    run: Run, change: Callable[[list[Kept]], object], trace: str, unbidden: list[str]
 ) -> None:
     run.ledger.offers.pop(2)
     change(run.kept)
-    assert run.result == replace(CLEAN, lost={trace: 1})
+    assert run.result == replace(CLEAN, lost={trace: 1}, unbidden=unbidden)
     assert not run.result.is_clean
 
 
@@ -109,8 +111,31 @@ def test_a_second_copy_in_the_queue_is_found(run: Run) -> None:
 
 
 def test_a_second_removal_is_found(run: Run) -> None:
-    run.kept[3].removals.append("delivered")
+    run.kept[3].removals.append("acknowledged")
     assert run.result == replace(CLEAN, doubled=[b"3".hex()])
+
+
+@pytest.mark.parametrize(
+    ("reason", "channel", "is_acknowledged"),
+    [
+        ("acknowledged", ASKED, False),  # it was handed out, and removed before it was confirmed
+        ("delivered", LIVE, True),
+        ("acknowledged", "implicit", True),
+        ("expired", ASKED, True),
+    ],
+)
+def test_a_message_that_leaves_the_queue_without_cause_is_found(
+    run: Run, reason: str, channel: str, is_acknowledged: bool
+) -> None:
+    run.kept[3].channels[:], run.kept[3].removals[:] = [channel], [reason]
+    if not is_acknowledged:
+        run.ledger.acknowledged.discard(("w", "3"))
+    assert run.result == replace(CLEAN, unbidden=[f"{reason} after ['{channel}']: 3"])
+
+
+def test_an_accepted_message_that_stays_in_a_queue_without_messages_is_found(run: Run) -> None:
+    run.kept[3].removals.clear()
+    assert run.result == replace(CLEAN, unbidden=["still there after ['pickup/2.0']: 3"])
 
 
 @pytest.mark.parametrize("number", [6, 9])
@@ -157,7 +182,9 @@ def test_a_handing_out_that_follows_the_removal_in_the_log_is_found(run: Run) ->
 def test_a_confirmed_removal_that_the_log_does_not_have_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].removals.clear()
-    assert run.result == replace(CLEAN, undone=["no removal in the log: 1"])
+    assert run.result == replace(
+        CLEAN, undone=["no removal in the log: 1"], unbidden=["still there after ['pickup/2.0']: 1"]
+    )
 
 
 def test_the_log_says_what_was_handed_out_before_its_removal_and_what_after(tmp_path: Path) -> None:
