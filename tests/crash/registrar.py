@@ -9,7 +9,8 @@ wallet, which can add it again. The edge that notices releases it, minutes later
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,8 @@ class Registrar:
     stranger: Wallet
     mediation: Mediation
     invitation: Invitation
+    limits: list[int | None]
+    """The last limit of its queue that was confirmed, and those that were asked for since."""
     owned: dict[bytes, Recipient] = field(default_factory=dict)
     released: list[bytes] = field(default_factory=list)
     troubled: set[bytes] = field(default_factory=set)
@@ -40,10 +43,11 @@ class Registrar:
     tried: set[bytes] = field(default_factory=set)
     """What the stranger tried to claim without hearing what came of it. A command that waits for a
     new owner may be late, and by then the key may be free: then it is hers."""
-    limits: list[int] = field(default_factory=list)
-    """Limits of its queue that were asked for since the last one that was confirmed, this first."""
+    late_limits: list[int | None] = field(default_factory=list)
+    """Those before the confirmed one that had no answer, where such a command may be late."""
     connected: list[Wallet] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    _new_limits: Iterator[int] = field(default_factory=lambda: itertools.count(_FIRST_LIMIT))
 
     async def work(self, load: WalletLoad) -> None:
         """Change something, whatever fails, until the run stops."""
@@ -92,10 +96,12 @@ class Registrar:
             if claimed.result in _DONE:
                 self.broken.append(f"a stranger claims a key amid kills: {claimed.result}")
 
-    async def _change_rules(self, _: WalletLoad) -> None:
-        limit = max(self.limits, default=_FIRST_LIMIT) + 1
+    async def _change_rules(self, load: WalletLoad) -> None:
+        limit = next(self._new_limits)
         self.limits.append(limit)
         answered = (await self.owner.update_queue(message_count_limit=limit)).message_count_limit
+        if load.ledger.unknown_may_come_late:
+            self.late_limits += self.limits[1:-1]
         self.limits = [limit]
         if answered != limit:
             self.broken.append(f"a limit of {limit} is set: {answered}")
@@ -109,8 +115,9 @@ class Registrar:
             self.broken.append("the grant is another one")
         await self._check_keylist(kills)
         limit = (await self.owner.queue_status()).message_count_limit
-        if self.limits and limit not in self.limits:
-            self.broken.append(f"the limit is {limit} instead of one of {self.limits}")
+        possible = [*self.limits, *self.late_limits]
+        if limit not in possible:
+            self.broken.append(f"the limit is {limit} instead of one of {possible}")
         for wallet in self.connected:
             await wallet.ping()
             waiting = [wallet.connection.open(one.envelope) for one in await wallet.fetch()]
@@ -126,10 +133,15 @@ class Registrar:
         if not owned <= listed <= owned | unknown:
             more, fewer = len(listed - owned - unknown), len(owned - listed)
             self.broken.append(f"{more} keys too many and {fewer} too few are in the keylist")
-        # Whatever a failure has left in between, adding the key once more puts it right.
+        # Whatever a failure has left in between, adding the key once more puts it right; unless the
+        # stranger's late claim came when it was free.
         again = [key.public for key in self.unknown]
-        await self._expect(self.owner, again, _DONE, "its own unknown keys")
-        taken = [*self.owned, *again]
+        added = dict(zip(again, await _added(self.owner, again), strict=True))
+        hers = [k for k, result in added.items() if result == "client_error" and k in self.tried]
+        if wrong := [added[key] for key in again if key not in hers and added[key] not in _DONE]:
+            self.broken.append(f"its own unknown keys are added: {wrong}")
+        await self._expect(self.stranger, hers, _DONE, "keys that the owner cannot have")
+        taken = [*self.owned, *(key for key in again if key not in hers)]
         await self._expect(self.stranger, taken, frozenset({"client_error"}), "keys of another")
         claimed = await _added(self.stranger, self.released)
         reserved = [

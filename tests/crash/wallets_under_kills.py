@@ -203,7 +203,9 @@ async def _settlers(server: Mediator, load: WalletLoad) -> WalletsOfRun:
     owner = await Wallet.connect(invitation, session=load.session)
     stranger = await Wallet.connect(invitation, session=load.session)
     await stranger.request_mediation()
-    registrar = Registrar(owner, stranger, await owner.request_mediation(), invitation)
+    granted, status = await owner.request_mediation(), await owner.queue_status()
+    limits = [status.message_count_limit]
+    registrar = Registrar(owner, stranger, granted, invitation, limits)
     return WalletsOfRun(load, pickers, registrar)
 
 
