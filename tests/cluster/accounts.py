@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -113,10 +114,13 @@ async def _introduced(mediator: MediatorClient) -> None:
 
 
 class Socket:
-    """An authenticated WebSocket as it is: every frame, and the close code."""
+    """An authenticated WebSocket as it is: every frame but PING, which is answered, and the close
+    code. A test may last longer than the mediator waits for a PONG."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
+        self._frames: asyncio.Queue[aiohttp.WSMessage] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read())
 
     @classmethod
     async def open(cls, account: Account) -> Socket:
@@ -141,9 +145,24 @@ class Socket:
         port: int = self._socket.get_extra_info("sockname")[1]
         return port
 
+    async def _read(self) -> None:
+        is_open = True
+        while is_open:
+            frame = await self._socket.receive()
+            is_open = frame.type is aiohttp.WSMsgType.TEXT
+            if is_open and json.loads(frame.data)["type"] == "PING":
+                with suppress(ConnectionError):  # the next frame says why
+                    await self._socket.send_json({"type": "PONG", "timestamp": 0})
+            else:
+                self._frames.put_nowait(frame)
+
+    async def _next(self) -> aiohttp.WSMessage:
+        async with asyncio.timeout(WAIT_S_MAX):
+            return await self._frames.get()
+
     async def pushed(self) -> list[str]:
         """The payloads in the next PENDING_EVENTS."""
-        frame = await self._socket.receive(timeout=WAIT_S_MAX)
+        frame = await self._next()
         assert frame.type is aiohttp.WSMsgType.TEXT, frame
         notice = json.loads(frame.data)
         assert notice["type"] == "PENDING_EVENTS", notice
@@ -152,7 +171,7 @@ class Socket:
     async def close_code(self) -> int | None:
         """The code in the mediator's close frame; None when the connection ended without one."""
         while True:
-            frame = await self._socket.receive(timeout=WAIT_S_MAX)
+            frame = await self._next()
             if frame.type is not aiohttp.WSMsgType.TEXT:
                 code: int | None = frame.data
                 return code if frame.type is aiohttp.WSMsgType.CLOSE else None
@@ -168,6 +187,7 @@ class Socket:
     async def close(self) -> None:
         """Close from this side."""
         await self._socket.close()
+        await self._reading
 
 
 async def until(ask: Callable[[], Awaitable[Found]]) -> Found:

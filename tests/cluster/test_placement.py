@@ -159,7 +159,8 @@ async def test_a_dedicated_identity_has_a_process_for_as_long_as_it_is_used(
                 await writer.send(stranger.identity.did, "to no one")
             assert set(server.pids(DEDICATED)) <= own
 
-            assert all(ended(process, 60) for process in own)
+            ends = [asyncio.to_thread(ended, process, 60) for process in own]
+            assert all(await asyncio.gather(*ends))
             assert server.pids(DEDICATED) == []
             assert await waiting_payloads(reader) == ["two"]
             assert await post(mediator, accepted) == DUPLICATE

@@ -14,6 +14,9 @@ from aiohttp import WSMsgType
 from actors.core.replies import Notice
 from http_edge.decentrl import frames
 from http_edge.dispatch import outbox
+from tests.cluster.accounts import SOURCES, befriend, client, newcomer
+from tests.cluster.accounts import Socket as ClusterSocket
+from tests.cluster.server import MEDIATOR_DID as SERVED_DID
 from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
@@ -243,6 +246,24 @@ async def test_trap_78_who_misses_two_pings_is_closed(
             if noise is not None:
                 await socket.say(noise)
         assert await socket.closing() == 1011
+
+
+@pytest.mark.parametrize(
+    "settings", [{"did": SERVED_DID, "protocol": {"ping_interval_s": 0.02, "pings_missed_max": 5}}]
+)
+async def test_a_socket_of_a_test_that_lasts_stays_open_and_sees_no_ping(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    clock.now_ms = SOURCES.now_ms()
+    async with client(mediator.url("")) as there:
+        writer, reader = await newcomer(there, "writer"), await newcomer(there, "reader")
+        await befriend(writer, reader)
+        socket = await ClusterSocket.open(reader)
+        assert await socket.closed_within(0.2) is None
+        await writer.send(reader.identity.did, "hi")
+        assert await socket.pushed() == ["hi"]
+        await mediator.stop()
+        assert await socket.close_code() == 1001
 
 
 async def test_trap_78_unknown_messages_are_ignored(mediator: Mediator, friends: None) -> None:
