@@ -35,6 +35,7 @@ from http_edge.clients.decentrl import (
 from tests.cluster.accounts import befriend, client, message, newcomer, until
 from tests.cluster.server import EDGE, HOST, Server, send
 from tests.crash.ledger import Delivery, Ledger, LedgerResult, Outcome, check
+from tests.crash.rounds import in_rounds
 
 WRITERS: Final = 8
 READERS: Final = 3
@@ -131,10 +132,9 @@ class Load:
     async def write(self, writer: Account, readers: Sequence[Account]) -> None:
         """Send one message after the other; each intent is noted before it is sent."""
         did = writer.identity.did
-        for number in itertools.count():
+        for number, reader in enumerate(in_rounds(self.chance, readers)):
             if self.stopping:
                 return
-            reader = self.chance.choice(readers)
             filler = "x" * self.chance.randrange(_TEXT_BYTES_MAX)
             text = f"{number} of {did} {filler}"
             attempt = self.ledger.intend(did, reader.identity.did, text)

@@ -7,10 +7,9 @@ DIDComm; some is one envelope for two wallets, which the mediator queues for eac
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
@@ -81,13 +80,18 @@ class WalletLoad:
             async with asyncio.timeout(_SILENT_S_MAX):
                 await self.progress.wait()
 
-    async def write(self, name: str, mailboxes: Sequence[Mailbox]) -> None:
-        """Send one message after the other until the run stops."""
+    async def write(
+        self, name: str, mailboxes: Sequence[Mailbox], turns: Iterator[Mailbox]
+    ) -> None:
+        """Send one message after the other until the run stops.
+
+        Senders share the ``turns`` of the mailboxes.
+        """
         sender = KeyPair.new()
-        for number in itertools.count():
+        for number, mailbox in enumerate(turns):
             if self.stopping:
                 return
-            to = [self.chance.choice(mailboxes)]
+            to = [mailbox]
             if self.chance.random() < FOR_TWO:
                 others = [box for box in mailboxes if box.wallet != to[0].wallet]
                 to.append(self.chance.choice(others))

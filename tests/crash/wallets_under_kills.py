@@ -43,6 +43,7 @@ from tests.crash.pickup_ledger import (
     kept_in,
 )
 from tests.crash.registrar import Registrar
+from tests.crash.rounds import in_rounds
 from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
 SENDERS: Final = 6
@@ -101,7 +102,8 @@ class WalletsOfRun:
         """All wallets work while these faults happen."""
         mailboxes = [box for picker in self.pickers for box in picker.mailboxes]
         names = [f"sender-{number}" for number in range(SENDERS)]
-        working = [asyncio.create_task(self.load.write(name, mailboxes)) for name in names]
+        turns = in_rounds(self.load.chance, mailboxes)
+        working = [asyncio.create_task(self.load.write(name, mailboxes, turns)) for name in names]
         working += [asyncio.create_task(picker.work(self.load)) for picker in self.pickers]
         working.append(asyncio.create_task(self.registrar.work(self.load)))
         try:
