@@ -62,9 +62,9 @@ def test_no_export_is_complete_until_a_time_after_an_append_that_still_waits_for
         assert export.step()
         connection = stack.enter_context(closing(psycopg.connect(server_of_its_own.url)))
         thread = stack.enter_context(ThreadPoolExecutor(1))
-        at_ms = _append(connection, log, growing)
         standby.pause()
         stack.callback(standby.resume)
+        at_ms = _append(connection, log, growing)  # whose session ends if it rests for two seconds
         committed = thread.submit(connection.commit)
         deadline = time.monotonic() + SECONDS_MAX
         while not server_of_its_own.run(WAITING):

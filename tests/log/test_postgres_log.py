@@ -434,6 +434,8 @@ def test_one_of_an_earlier_release_waits_for_an_append(log: EventLog, postgres_u
 
 def _append_in(transaction: psycopg.Connection[Any], version: int) -> None:
     append_rows(transaction.cursor(), [encode(OTHER, version, message())], [message()], [])
+    # Or else the server ends the session on a machine on which what follows takes two seconds.
+    transaction.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 def _append_as_before(transaction: psycopg.Connection[Any], version: int) -> None:
