@@ -84,6 +84,31 @@ class OwnedPartition:
         self._seals_to_read += 1
         return encode(self.stream, self.version, sealed), sealed
 
+    def follow(self, log: LogReader, window_ms: int) -> bool:
+        """Take what the former owner has sealed since ``load``; return whether that is anything.
+
+        ``window_ms`` is as in ``load``. A claim of another owner is not taken, nor what follows it.
+
+        Raises:
+            LogError: the log cannot be read.
+        """
+        known = self.version
+        for version, sealed in _seals_from(log, self.stream, known + 1, limit=_SEALS_PER_READ):
+            if (version, sealed.epoch) != (self.version + 1, self.epoch - 1):
+                break
+            self.version, self.at_ms = version, sealed.at_ms
+            self.previous, self.digest = self.digest, sealed.digest
+            self.add_nonces(seal.unpack_nonces(sealed.nonces), sealed, window_ms)
+        return self.version > known
+
+    def add_nonces(
+        self, nonces: Iterable[tuple[bytes, int]], sealed: BatchSealed, window_ms: int
+    ) -> None:
+        """Keep the nonces of a seal for as long as the wider one of both windows needs."""
+        wider_ms = max(0, window_ms - sealed.window_ms)
+        for key, expires_ms in nonces:
+            self.nonces.add(key, expires_ms + wider_ms)
+
     @property
     def place(self) -> SealPlace:
         """The newest seal: while the log has it, it has all rows that this owner knows."""
@@ -161,9 +186,7 @@ def load(log: LogReader, name: str, *, now_ms: int, window_ms: int) -> OwnedPart
         if is_old and (is_too_old(sealed, now_ms, window_ms) or read_back > _READ_BACK_MAX):
             partition.nonces.forgotten_before_ms = reached_until_ms
             break
-        wider_ms = reach_ms - sealed.window_ms
-        for key, expires_ms in nonces:
-            partition.nonces.add(key, expires_ms + wider_ms)
+        partition.add_nonces(nonces, sealed, window_ms)
     return partition or OwnedPartition(name, None, 0)
 
 

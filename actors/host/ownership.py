@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Final
 
 from actors.core.placement_table import first_id
@@ -21,6 +22,8 @@ _LOG = logging.getLogger(__name__)
 _WINDOW: Final = "nonce_window"
 """A mark in the log once a host has found seals under a wider timestamp window than its own: that
 window in milliseconds, and until when its seals matter in Unix milliseconds."""
+_CLAIMS_MAX: Final = 10
+"""Tries of a claim while the former owner, which does not know that it is replaced, seals on."""
 
 
 class Ownership:
@@ -158,15 +161,35 @@ class Ownership:
             sealed_ms = max(p.at_ms for p in claimed)
             until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
             self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
-        at_ms = self._clock()  # reading may have taken long; see ``DECISION_S_MAX``
-        seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self.window_ms) for p in claimed]
-        self._claims_tried.update((p.name, p.place) for p in claimed)
-        self._log.append([row for row, _ in seals], [event for _, event in seals])
-        for partition in claimed:
+        for partition in self._stored_claims(claimed, window_ms):
             self._owned[partition.name] = partition
             self._epochs[partition.name] = partition.epoch
             self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
         self._tell()
+
+    def _stored_claims(
+        self, loaded: Sequence[OwnedPartition], window_ms: int
+    ) -> Sequence[OwnedPartition]:
+        """Claim partitions in one append, each behind the newest seal of its former owner.
+
+        That may seal more often than reading a partition takes, so only what it has sealed since is
+        read before the next try.
+        """
+        tried = 0
+        while True:
+            tried += 1
+            claimed = [copy(partition) for partition in loaded]
+            at_ms = self._clock()  # reading may have taken long; see ``DECISION_S_MAX``
+            seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self.window_ms) for p in claimed]
+            self._claims_tried.update((p.name, p.place) for p in claimed)
+            try:
+                self._log.append([row for row, _ in seals], [event for _, event in seals])
+            except AppendConflict:
+                are_behind = [p.follow(self._log, window_ms) for p in loaded]
+                if tried == _CLAIMS_MAX or not any(are_behind):
+                    raise
+            else:
+                return claimed
 
     def _former_window_ms(self, now_ms: int) -> tuple[int, int, int]:
         """The widest timestamp window whose nonces may matter, and until when; or the own one.

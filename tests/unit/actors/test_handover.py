@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import islice
+
 import pytest
+from eventsourcing.persistence import StoredEvent
+from typing_extensions import override
 
 from actors.core.commands import (
     CloseSession,
@@ -19,10 +24,12 @@ from actors.core.commands import (
 from actors.core.leases import LEASE_MS_MAX
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
-from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused
+from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused, Registered
 from actors.host.host_connection import HostServer
-from eventstore.log.errors import LogError
-from eventstore.log.event_log import EventLog
+from eventstore.log.errors import AppendConflict, LogError
+from eventstore.log.event_log import EventLog, QueueDepth
+from eventstore.log.events import Event
+from eventstore.log.verify import verify
 from http_edge.settings.reference import every_setting
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME, go_live
@@ -44,6 +51,24 @@ MINE = shard_of(ME, SHARDS)
 ALL = ["shard-0", "shard-1"]
 NOT_OWNER = Refused(Refusal.NOT_OWNER)
 ENVELOPE = unclaimed(ME, QueueEnvelopes(KEY, [b"new"]))
+
+
+class BusyLog(FaultyLog):
+    """A log in which another writer is first before each append."""
+
+    def __init__(self, log: EventLog, write: Callable[[], object]) -> None:
+        super().__init__(log)
+        self._write = write
+
+    @override
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        self._write()
+        super().append(rows, events, depths)
 
 
 def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> None:
@@ -249,6 +274,28 @@ def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | Store
     assert run(owner, submission(ME, registration(ME))) == [NOT_OWNER]
     owner.moves.adopt(ALL, None)
     assert run(owner, submission(ME, registration(ME))) != [NOT_OWNER]
+
+
+@pytest.mark.parametrize(("times", "is_owner"), [(1, True), (9, True), (10, False)])
+def test_a_former_owner_that_seals_on_delays_the_next_one_by_a_few_appends(
+    log: EventLog, times: int, is_owner: bool
+) -> None:
+    former = host(log, name="former")
+    requests = [submission(ME, registration(ME)) for _ in range(times)]
+    first = iter(requests)
+    busy = BusyLog(log, lambda: run(former, *islice(first, 1)))
+    new = host(busy, name="new", shards=[])
+    if not is_owner:
+        with pytest.raises(AppendConflict):
+            new.moves.adopt(ALL, None)
+        assert not new.ownership.holdings
+        return
+    new.moves.adopt(ALL, None)
+    assert run(former, submission(ME, registration(ME))) == [NOT_OWNER]
+    again = run(new, *requests, submission(ME, registration(ME)))
+    assert again[:-1] == [Refused(Refusal.DUPLICATE_NONCE)] * times
+    assert isinstance(again[-1], Registered)
+    assert len(list(verify(log))) == 1  # a summary, and no finding
 
 
 def test_what_is_refused_for_its_owner_has_used_up_no_nonce(log: EventLog) -> None:
