@@ -20,6 +20,7 @@ from eventstore.log.event_log import LogReader, LogRow
 from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding, finding
 
+_FIRST: Final = -(2**63)
 _LAST: Final = 2**63 - 1
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -33,7 +34,7 @@ class ContentCheck:
         """Prepare the check of a log; others may append to it meanwhile."""
         self._log = log
         self._contents: dict[int, bytes] = {}
-        self._until = self._read_to = 0
+        self._until, self._read_to = 0, _FIRST
         self._missing: dict[tuple[bytes, int], LogRow] = {}
 
     def begin_page(self, until: int) -> None:

@@ -321,14 +321,14 @@ class LogReader(Protocol):
     def read_log(
         self,
         *,
-        after: int = 0,
+        after: int | None = 0,
         until: int | None = None,
         topics: Collection[str] = (),
         limit: int = 1000,
     ) -> Sequence[Notification]:
         """Rows in the order of the log with ``after < position <= until``; of all topics if none.
 
-        Rows of one topic are found by a scan: name both ends.
+        Rows of one topic are found by a scan: name both ends. None as an end is no bound.
         """
 
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:

@@ -118,11 +118,19 @@ class _Verification:
         self._check = RowCheck(known=behind, heads=seam.heads, part_after=seam.position)
 
     def begin(self) -> list[Finding]:
-        """Report what is wrong with the seam itself."""
-        if not self._refused:
-            return []
-        row = LogRow(0 if self._seam is None else self._seam.position, bytes(16), 0, "", b"")
-        return [finding(Fault.WRONG_SEAM, row, self._refused, first_position=1)]
+        """Report what is wrong with the seam, and the first of the rows before position 1.
+
+        No writer makes such rows, and no reader of the log by position gets them; readers of their
+        streams do.
+        """
+        outside = self._log.read_log(after=None, until=0, limit=PAGE_ROWS)
+        why = "the log begins with position 1: this row was added, or moved"
+        found = [finding(Fault.WRONG_POSITION, log_row(row), why) for row in outside]
+        if self._refused:
+            position = 0 if self._seam is None else self._seam.position
+            row = LogRow(position, bytes(16), 0, "", b"")
+            found.append(finding(Fault.WRONG_SEAM, row, self._refused, first_position=1))
+        return found
 
     def page(self, reached: int) -> tuple[int, list[Finding]]:
         """Check the next page of rows; return the position reached, and the findings."""

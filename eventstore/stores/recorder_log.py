@@ -218,7 +218,7 @@ class RecorderLog(EventLog):
     def read_log(
         self,
         *,
-        after: int = 0,
+        after: int | None = 0,
         until: int | None = None,
         topics: Collection[str] = (),
         limit: int = 1000,

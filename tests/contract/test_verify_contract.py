@@ -89,6 +89,27 @@ def test_a_change_in_the_database_is_named(
     assert fault in {finding.fault for finding in findings if isinstance(finding, Finding)}
 
 
+@pytest.mark.parametrize("position", [0, -7, -(2**63)])
+def test_a_row_before_the_first_position_is_named_as_is_a_content(
+    sealed: EventLog, log_url: str, position: int
+) -> None:
+    """Readers of its stream get it, and readers of the log by position never do."""
+    row = "rowid" if log_url.startswith("sqlite") else "notification_id"
+    run_sql(
+        log_url,
+        f"INSERT INTO stored_events (originator_id, originator_version, topic, state, {row})"
+        f" SELECT originator_id, originator_version + 1, topic, state, {position}"
+        " FROM stored_events WHERE topic = 'event-saved.2' AND originator_version = 40",
+    )
+    run_sql(log_url, "INSERT INTO contents SELECT -3, content FROM contents WHERE position = 1")
+    assert len(sealed.read_stream(OWNER)) == 41
+    found = [one for one in verify(sealed) if isinstance(one, Finding)]
+    assert [(one.fault, one.last_position, one.stream, one.version) for one in found[:1]] == [
+        (Fault.WRONG_POSITION, position, OWNER, 41)
+    ]
+    assert [(one.fault, one.last_position) for one in found[1:]] == [(Fault.WRONG_CONTENT, -3)]
+
+
 def test_contents_are_in_memory_a_bounded_number_of_bytes_at_a_time(
     log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

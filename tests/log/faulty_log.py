@@ -198,7 +198,7 @@ class FaultyLog(EventLog):
     def read_log(
         self,
         *,
-        after: int = 0,
+        after: int | None = 0,
         until: int | None = None,
         topics: Collection[str] = (),
         limit: int = 1000,
