@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -54,6 +54,7 @@ def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
     if is_whole:
         # A changed file is reported already, and need not fit its manifest.
         findings += _contradictions(file, table)
+        findings += misleading(file, pq.read_metadata(pa.BufferReader(content)), table)
     return ReadFile(table, findings, is_whole)
 
 
@@ -110,6 +111,42 @@ def _contradictions(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
         if table.num_rows and table["position"][row].as_py() != stated:
             why = f"the file {said} with position {stated}, says its manifest"
             yield _row_finding(file, table, row, Fault.WRONG_POSITION, why)
+
+
+def misleading(file: DataFile, footer: Any, table: pa.Table) -> Iterator[ExportFinding]:
+    """Yield parts of a file that programs would pass over for a value that they have.
+
+    Programs go by the statistics; the exporter writes no page indexes and no Bloom filters.
+    """
+    start = 0
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        rows = table.slice(start, group.num_rows)
+        start += group.num_rows
+        chunks = map(group.column, range(group.num_columns))
+        wrong = [chunk.path_in_schema for chunk in chunks if not _leads_to(chunk, rows)]
+        if wrong:
+            why = f"the statistics of its row group {number} do not fit its rows: "
+            yield file_finding(file.path, Damage.CHANGED, why + ", ".join(wrong))
+
+
+def _leads_to(chunk: Any, rows: pa.Table) -> bool:
+    """Whether a program that goes by what a column's chunk says of itself finds all its values."""
+    said = chunk.statistics
+    if chunk.has_column_index or chunk.has_offset_index or chunk.bloom_filter_offset is not None:
+        return False
+    if said is None:
+        return True
+    if chunk.path_in_schema not in SCHEMA.names:
+        return False  # the exporter writes none of values within lists
+    values = rows[chunk.path_in_schema]
+    if said.has_null_count and said.null_count != values.null_count:
+        return False
+    if pa.types.is_string(values.type) or pa.types.is_timestamp(values.type):
+        values = values.cast(pa.binary() if pa.types.is_string(values.type) else pa.int64())
+    found = pc.min_max(values).as_py()
+    is_bounded = said.has_min_max and found["min"] is not None
+    return not is_bounded or (said.min_raw <= found["min"] and found["max"] <= said.max_raw)
 
 
 def _row_finding(
