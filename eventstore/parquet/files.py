@@ -198,7 +198,7 @@ class ExportPlace:
     def data_sizes(self) -> dict[str, int]:
         """All files below ``EVENTS`` with their sizes, except the table's own log."""
         found = self.sizes(EVENTS)
-        return {path: size for path, size in found.items() if not path.startswith(TABLE_LOG)}
+        return {path: size for path, size in found.items() if not path.startswith(f"{TABLE_LOG}/")}
 
     def sync(self, path: str) -> None:
         """Make a file of another writer durable; finished objects of a store are already."""
