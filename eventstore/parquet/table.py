@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,6 +42,10 @@ class TableFile(NamedTuple):
 
     bytes: int
     rows: int
+
+
+Described: TypeAlias = tuple[str, dict[str, dict[str, Any]]]
+"""The day and the statistics (``statistics_of``) that a table has for a data file."""
 
 
 def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | None:
@@ -83,17 +87,16 @@ def _actions_of(place: ExportPlace, table: DeltaTable) -> pa.Table:
         return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
 
 
-def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, tuple[str, Any]]:
-    """The day and the statistics (``statistics_in``) that an opened table has for each file.
-
-    Raises as ``open_table``.
-    """
+def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, Described]:
+    """What an opened table says of each file. Raises as ``open_table``."""
     kinds = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
     return {
         f"{EVENTS}/{action['path']}": (
             action["partition"][DATE].isoformat(),
             {
-                kind: {n: _as_json(v) for n, v in action[column].items() if v is not None}
+                kind: {
+                    n: _as_json(v) for n, v in (action.get(column) or {}).items() if v is not None
+                }
                 for kind, column in kinds.items()
             },
         )

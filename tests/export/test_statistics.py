@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import Schema
 from msgspec.structs import replace
 
 from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.schema import PARQUET_OPTIONS
+from eventstore.parquet.table import ARROW_SCHEMA, statistics_in
 from eventstore.parquet.verify.file import misleading
+from eventstore.parquet.versions import commit_path
 from tests.export.forging import SampleExport, with_value
 
 
@@ -104,3 +109,53 @@ def test_a_row_that_programs_pass_over_is_named_though_all_is_signed(sample: Sam
         sample.sign(manifest, files=files)
         assert ds.dataset(full_path).to_table(filter=looked_for).num_rows == 0
         assert [(f.fault, f.path) for f in sample.check()[0]] == [(Damage.CHANGED, file.path)]
+
+
+Lie = Callable[[pytest.MonkeyPatch, str], None]
+
+
+def _about(kind: str) -> Lie:
+    def lie(patch: pytest.MonkeyPatch, path: str) -> None:
+        def lying(place: ExportPlace, of: str) -> Any:
+            said = statistics_in(place, of)
+            return said | ({kind: said[kind] | {"version": 5}} if of == path else {})
+
+        patch.setattr("eventstore.parquet.write.table.statistics_in", lying)
+
+    return lie
+
+
+def _about_days(patch: pytest.MonkeyPatch, path: str) -> None:
+    def day(file: DataFile) -> str:
+        found: str = file.path.split("/")[1].removeprefix("date=")
+        return "2000-01-01" if file.path == path else found
+
+    patch.setattr(DataFile, "day", property(day))
+
+
+@pytest.mark.parametrize(
+    "lie", [*map(_about, ("minValues", "maxValues", "nullCount")), _about_days]
+)
+def test_an_entry_of_the_table_that_leads_past_a_file_is_named_though_all_is_signed(
+    sample: SampleExport, lie: Lie
+) -> None:
+    path = next(iter(sample.files))
+    with sample.tampered():
+        sample.commit(sample.statements)
+        assert sample.check()[0] == []
+        with pytest.MonkeyPatch.context() as patch:
+            lie(patch, path)
+            sample.commit(sample.statements)
+        assert [(f.fault, f.path) for f in sample.check()[0]] == [(Damage.BROKEN_COMMIT, path)]
+
+
+def test_a_table_of_other_columns_is_named_though_all_is_signed(sample: SampleExport) -> None:
+    at = ARROW_SCHEMA.get_field_index("reason")
+    other = ARROW_SCHEMA.set(at, ARROW_SCHEMA.field(at).with_name("grounds"))
+    with sample.tampered():
+        with pytest.MonkeyPatch.context() as patch:
+            schema = Schema.from_arrow(other)
+            patch.setattr("eventstore.parquet.write.table.DELTA_SCHEMA", schema)
+            sample.commit(sample.statements)
+        found = [(f.fault, f.path) for f in sample.check()[0]]
+    assert found == [(Damage.BROKEN_COMMIT, commit_path(0))]

@@ -17,6 +17,7 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.schema import SCHEMA, with_added
+from eventstore.parquet.table import Described, statistics_of
 from eventstore.parquet.verify.findings import ExportFinding, file_finding
 
 _REPORTED_MAX: Final = 20
@@ -33,8 +34,10 @@ class ReadFile(NamedTuple):
     """Whether it is, to the byte, the file that the manifest names."""
 
 
-def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
+def read_file(place: ExportPlace, file: DataFile, described: Described | None = None) -> ReadFile:
     """Read a data file, even a damaged one.
+
+    ``described`` is what the table says of the file; None if that is unknown, or was checked.
 
     Raises:
         FileMissing: there is no such file.
@@ -54,7 +57,11 @@ def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
     if is_whole:
         # A changed file is reported already, and need not fit its manifest.
         findings += _contradictions(file, table)
-        findings += misleading(file, pq.read_metadata(pa.BufferReader(content)), table)
+        footer = pq.read_metadata(pa.BufferReader(content))
+        findings += misleading(file, footer, table)
+        if described is not None and not _fits(described, file, footer):
+            why = "the table has another day or other bounds for it, by which programs pass it over"
+            findings.append(file_finding(file.path, Damage.BROKEN_COMMIT, why))
     return ReadFile(table, findings, is_whole)
 
 
@@ -147,6 +154,20 @@ def _leads_to(chunk: Any, rows: pa.Table) -> bool:
     found = pc.min_max(values).as_py()
     is_bounded = said.has_min_max and found["min"] is not None
     return not is_bounded or (said.min_raw <= found["min"] and found["max"] <= said.max_raw)
+
+
+def _fits(described: Described, file: DataFile, footer: Any) -> bool:
+    """Whether a table's entry has the day of the file and no other bounds than its footer."""
+    day, bounds = described
+    columns = {name for kind in bounds.values() for name in kind} & {*SCHEMA.names}
+    try:
+        found = statistics_of(footer, columns)
+    except (KeyError, ValueError, OverflowError):
+        return False  # bounds of a column of lists, or a time that is none
+    said = [(kind, name, bound) for kind in bounds for name, bound in bounds[kind].items()]
+    return day == file.day and all(
+        bound is None or found[kind].get(name) == bound for kind, name, bound in said
+    )
 
 
 def _row_finding(

@@ -47,6 +47,7 @@ from eventstore.parquet.manifest import (
     signature_damage,
 )
 from eventstore.parquet.schema import FORMAT
+from eventstore.parquet.table import Described
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
 from eventstore.parquet.verify.table import TableCheck, TableContents
 
@@ -157,6 +158,8 @@ class ManifestPart(NamedTuple):
     """The newest seals after the manifest's rows."""
     before: Mapping[str, Head] | None
     """The newest seals before the manifest's rows; None if rows before it may be missing."""
+    described: Mapping[str, Described] = {}
+    """What the table says of the files, as far as it is known and was not compared with them."""
 
 
 class ManifestContents(NamedTuple):
@@ -227,7 +230,7 @@ class _Reading:
         for path in sorted((table.manifests or {}).keys() - contents.keys() - self._listed.keys()):
             self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         counting = list(_counting(self._committed(found, table)))
-        parts = list(self._chain(counting))
+        parts = [_described(part, table.described) for part in self._chain(counting)]
         self._check_files(table, [read.statement for read in counting])
         leftovers = Leftovers(self._place, self._data, found, counting, self._unreadable)
         self._findings += leftovers.findings
@@ -338,6 +341,11 @@ class _Reading:
         """Whether an unreadable manifest has, by its name, the missing positions."""
         ranges = map(positions_of, self._unreadable)
         return any(first <= reached + 1 and last >= following.first - 1 for first, last in ranges)
+
+
+def _described(part: ManifestPart, every: Mapping[str, Described]) -> ManifestPart:
+    paths = (file.path for file in part.manifest.files)
+    return part._replace(described={path: every[path] for path in paths if path in every})
 
 
 def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:

@@ -121,7 +121,7 @@ class NumberedRows:
 
     def _read(self, file: DataFile) -> pa.Table:
         try:
-            found = read_file(self._place, file)
+            found = read_file(self._place, file, self._part.described.get(file.path))
         except FileMissing:
             require_part(self._place, self._part)
             why = f"named by {self._part.manifest.path}"

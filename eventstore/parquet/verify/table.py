@@ -3,9 +3,9 @@
 Each commit has a signed statement, which names the commit before it by its SHA-256; the mark of the
 end names the newest one. So every file of the table's log is checked to the byte, except files that
 an exporter left which was killed between a commit and the mark. At last the library opens the
-table, and the check compares the files it finds with the signed ones. If no mark names the newest
-commit, it also compares all else that other programs go by: columns, protocol, and the statistics
-by which they leave files out.
+table, and the check compares the files it finds with the signed ones, and all else that other
+programs go by: columns, protocol, and the statistics by which they leave files out. It compares
+these with each file whose rows it reads, and with all files if no mark names the newest commit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from eventstore.parquet.manifest import Verify, day_of, owner_damage
 from eventstore.parquet.table import (
     DATE,
     DELTA_SCHEMA,
+    Described,
     TableFile,
     described_in,
     files_of,
@@ -60,6 +61,8 @@ class TableContents(NamedTuple):
     """Summaries that are as signed, or reported, and index files that a version named."""
     row_index: ExportIndex | None = None
     """The index that the newest version names."""
+    described: Mapping[str, Described] = {}
+    """What other programs read of each file, unless it was compared with the files already."""
 
 
 class TableCheck:
@@ -93,13 +96,12 @@ class TableCheck:
         self._check_checkpoints()
         explained = self._check_summaries()
         manifests = self._manifests()
-        files = None
+        files, described = None, dict[str, Described]()
         if not self._findings:
             try:
                 table = require_table(self._place, self._newest)
                 files = files_of(self._place, table)
-                if self._mark is not None and self._mark.version < self._newest:
-                    self._check_unmarked(table)
+                described = self._described(table)
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
         said = self._versions.get(self._newest)
@@ -109,8 +111,9 @@ class TableCheck:
             for path in self._place.sizes(INDEX)
             if said is None or (index is not None and explained_by(path, index))
         }
+        explained_files = frozenset(explained)
         return TableContents(
-            manifests, files, self._mark, self._findings, frozenset(explained), index
+            manifests, files, self._mark, self._findings, explained_files, index, described
         )
 
     def _report(self, path: str, damage: Damage, why: str) -> None:
@@ -193,8 +196,12 @@ class TableCheck:
             if mark.commit != self._sha256(path):
                 self._report(path, Damage.CHANGED, f"its SHA-256 is not that of {END}")
 
-    def _check_unmarked(self, table: DeltaTable) -> None:
-        """Check what other programs read in a newest commit whose SHA-256 no mark has."""
+    def _described(self, table: DeltaTable) -> dict[str, Described]:
+        """Check what other programs read of the table, and return what they read of its files.
+
+        The files are compared with it when they are read, and at once for a newest commit whose
+        SHA-256 no mark has.
+        """
         path = commit_path(self._newest)
         protocol, about = table.protocol(), table.metadata()
         if (
@@ -202,8 +209,11 @@ class TableCheck:
             or table.schema() != DELTA_SCHEMA
         ):  # fmt: skip
             self._report(path, Damage.BROKEN_COMMIT, "no exporter makes such a table")
-            return  # entries of such a table have other fields
-        for name, said in described_in(self._place, table).items():
+            return {}  # entries of such a table have other fields
+        described = described_in(self._place, table)
+        if self._mark is None or self._mark.version == self._newest:
+            return described
+        for name, said in described.items():
             try:
                 statistics = statistics_in(self._place, name)
             except (FileMissing, ExportDamaged):
@@ -211,6 +221,7 @@ class TableCheck:
             if said != (day_of(name), statistics):
                 why = f"its entry for {name} does not fit the file"
                 self._report(path, Damage.BROKEN_COMMIT, why)
+        return {}
 
     def _check_checkpoints(self) -> None:
         """Check that a commit or the mark names every checkpoint."""
