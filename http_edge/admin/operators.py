@@ -23,6 +23,7 @@ from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
+from http_edge.didcomm.envelopes.agent_documents import account_did, resolve_document
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.peer_documents import resolve
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
@@ -159,7 +160,7 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
 
     An account is the identity of one DID alone, while a wallet has many and may spell each at
     length. Those that it registered lead to the account by their names (``recipient_names``); that
-    of its connection in DIDComm v1 has the key in its document.
+    of its connection has the key in its document, or is another spelling.
 
     Raises:
         HostUnavailable: the owner of a name is not known now, so there may be an account.
@@ -176,14 +177,25 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
             return {"account": found.owner_did}
         if found is not Refusal.KEY_UNKNOWN:
             raise HostUnavailable(each)
-    document = resolve(did)
-    for own in () if document is None else map(did_key, document.recipient_keys):
+    for own in other_spellings(did):
         known = await identities.find_account(own, b"")
         if isinstance(known, Refusal):
             raise HostUnavailable(own)
         if known.connected:
             return {"account": own}
     return {}
+
+
+def other_spellings(did: str) -> Sequence[str]:
+    """The DIDs that the identity of an agent may have if it writes by ``did``, in either version.
+
+    They follow from ``did`` alone: the short form of a did:peer does not give its keys.
+    """
+    older, newer = resolve(did), resolve_document(did)
+    keys = set[bytes]() if older is None else {*older.recipient_keys}
+    if newer is not None:
+        keys |= {*filter(None, map(newer.signing_twin, newer.agreement.values()))}
+    return sorted({account_did(did), *map(did_key, keys)} - {did})
 
 
 def json_answer(answer: object, status: int = HTTPStatus.OK) -> web.Response:

@@ -201,6 +201,7 @@ class Edge:
         """The routes of the operators' own listener; each demands their token."""
         token = operators_token(self._settings.operators_token_path)
         erasure = ErasureEndpoint(
+            self._gateway,
             identities,
             self._erased,
             records_max=self._settings.retention.records_per_step_max,

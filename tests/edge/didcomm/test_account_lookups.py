@@ -12,7 +12,7 @@ from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
 from http_edge.clients.didcomm import Wallet2
-from http_edge.clients.didcomm.connection import DidMethod2
+from http_edge.clients.didcomm.connection import DidMethod2, own_did
 from http_edge.clients.didcomm.handshake import DidMethod
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
@@ -155,3 +155,21 @@ async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletN
     assert refused["account"] == shown["account"]
     found = await network.mediator.operate(f"/queues?did={quote(shown['account'], safe='')}")
     assert found.json["agent"]["messages"] == 1
+
+
+@pytest.mark.parametrize("did_method", ["peer4", "peer2"])
+async def test_a_did_of_an_agent_whose_account_is_over_is_not_erased_as_of_who_was_never_here(
+    network: WalletNetwork, did_method: DidMethod2
+) -> None:
+    """What is here of it is that of its account, which has another DID."""
+    wallet = await connected(network, did_method=did_method)
+    assert await end(wallet) == 202
+    before = network.mediator.log_position()
+    own = own_did(wallet.connection.own, did_method)
+    path = f"/identities/erase?did={quote(own, safe='')}&foreign=true"
+    answer = (await network.mediator.operate(path, "POST")).json
+    account = did_key(wallet.connection.key.public)
+    assert (answer["known"], answer.get("account")) == (False, account)
+    assert network.mediator.log_position() == before
+    erased = await network.mediator.operate(f"/identities/erase?did={account}", "POST")
+    assert (erased.json["known"], erased.json["is_over"]) == (True, True)
