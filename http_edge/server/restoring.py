@@ -8,12 +8,12 @@ mediator with other keys is another mediator to all its clients.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
@@ -28,17 +28,17 @@ from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
+    TYPE_BY_TOPIC,
     IdentityErased,
     IdentityErasureBegun,
-    SpeakerNamed,
 )
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.name_erasure import NAMES_ERASED
 from eventstore.log.public_key import PublicKey
+from eventstore.log.redaction import digest_of, is_erased, renamed_state
 from eventstore.log.seam import SEAM, seam_of
 from eventstore.log.streams import is_erased_name
 from eventstore.parquet.catalog import Catalog, catalog_of
-from eventstore.parquet.columns import identity_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import ExportError, RowsPruned
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
@@ -67,7 +67,6 @@ _LEFT_BEHIND: Final = {NAMES_ERASED, PUBLIC_HEAD}
 """Marks about rows that the restored log may not have: what is cut away, or changed since."""
 _BEGUN: Final = TOPIC_BY_TYPE[IdentityErasureBegun]
 _ERASED: Final = TOPIC_BY_TYPE[IdentityErased]
-_NAMED: Final = TOPIC_BY_TYPE[SpeakerNamed]
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
@@ -435,7 +434,7 @@ def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:
 
 
 class LaterErasure(NamedTuple):
-    """The DID that was erased, None if its name is lost; ``is_foreign``: it was never here."""
+    """The DID that was erased, None if its name is lost; ``is_foreign``: only others name it."""
 
     did: str | None
     is_foreign: bool = False
@@ -444,32 +443,43 @@ class LaterErasure(NamedTuple):
 def later_erasures(source: Source, dsn: str, end: int) -> tuple[Mapping[str, LaterErasure], int]:
     """Who was erased behind ``end``, and is in the log that ends there; up to where that is known.
 
-    Streams are as in receipts. Rows of others may name one that was never here. Nothing behind
-    ``end`` is known if the source and its export end there, or cannot be read.
+    Streams are as in receipts. One that was not here by then is in the log if others name it:
+    whether it was erased as such, or came later. Nothing behind ``end`` is known if the source and
+    its export end there, or cannot be read.
     """
-    begun, named = set[bytes](), dict[bytes, str | None]()
     try:
-        for row in _rows_behind(source, end):
-            if row.topic == _BEGUN:
-                begun.add(row.stream)
-            elif row.topic == _NAMED and row.version == 1:
-                event = decode(row.topic, row.state)
-                if isinstance(event, SpeakerNamed) and not event.account_did:
-                    named[row.stream] = identity_of(event, row.stream)
+        begun = {row.stream for row in _rows_behind(source, end) if row.topic == _BEGUN}
         with closing(open_log(dsn, to_read=True)) as log:
             names = IdentityNames(log)(begun)
             newest = {s: log.read_stream(UUID(bytes=s), newest_first=True, limit=1) for s in begun}
+            foreign = _named_by_others(log, {s for s, rows in newest.items() if not rows})
     except (ExportError, LogError):
         return {}, end
-    later: dict[str, LaterErasure] = {}
-    for stream, rows in sorted(newest.items()):
-        is_foreign = not rows and stream in named
-        if is_foreign or any(row.topic != _ERASED for row in rows):
-            name = named[stream] if is_foreign else names[stream]
-            did = name if name and not is_erased_name(name) else None
-            later[stream.hex()] = LaterErasure(did, is_foreign)
+    here = {s: names[s] for s, rows in newest.items() if any(r.topic != _ERASED for r in rows)}
+    later = {
+        stream.hex(): LaterErasure(name if name and not is_erased_name(name) else None, is_foreign)
+        for named, is_foreign in ((here, False), (foreign, True))
+        for stream, name in named.items()
+    }
     exported = source.catalog.last if source.catalog else 0
-    return later, max(end, source.last, exported)
+    return dict(sorted(later.items())), max(end, source.last, exported)
+
+
+def _named_by_others(log: LogReader, streams: Collection[bytes]) -> Mapping[bytes, str]:
+    """The names of these streams (16 bytes each) that rows of the log have."""
+    found: dict[bytes, str] = {}
+
+    def note(name: Any) -> Any:
+        digest: Any = digest_of(name) if isinstance(name, str) else None
+        if is_erased(digest) and digest.data in streams:
+            found[digest.data] = name
+        return name
+
+    for section in log_sections(log, 0) if streams else ():
+        for row in section.rows:
+            if (kind := TYPE_BY_TOPIC.get(row.topic)) is not None:
+                renamed_state(kind, row.state, note)
+    return found
 
 
 def _rows_behind(source: Source, end: int) -> Iterator[LogRow]:

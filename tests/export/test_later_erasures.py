@@ -24,9 +24,11 @@ from http_edge.settings.settings import Export, Settings
 from tests.contract.test_erasure_contract import GONE, erase, settle
 from tests.contract.test_foreign_names import erase_foreign
 from tests.contract.test_name_erasure_contract import take_out_names
-from tests.contract.test_retention_contract import FRIEND, Mediator
+from tests.contract.test_retention_contract import DAY_S, FRIEND, Mediator
 from tests.export.test_restore import export
 from tests.histories import MEDIATOR
+from tests.unit.actors.given import NOW_S, registration, submission
+from tests.unit.actors.given import run as run_commands
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -113,18 +115,25 @@ def test_a_restore_says_up_to_where_it_knows_who_was_erased(
 
 
 @pytest.mark.parametrize("is_nameless", [False, True])
-def test_a_restore_names_who_was_erased_later_and_never_here(
-    run: Run, tmp_path: Path, end: int, *, is_nameless: bool
+@pytest.mark.parametrize("has_come", [False, True], ids=["never here", "came later"])
+def test_a_restore_names_who_was_erased_later_and_stands_in_rows_of_others_alone(
+    run: Run, tmp_path: Path, end: int, *, has_come: bool, is_nameless: bool
 ) -> None:
+    """Even if the log that went on has lost the name: the rows before the end have it."""
     data, out = tmp_path / "data", str(tmp_path / "out")
     with closing(open_log(f"sqlite:{data / 'log.db'}")) as log:
-        erase_foreign(Mediator(log, name="later"), FRIEND)
+        mediator = Mediator(log, name="later")
+        if has_come:
+            signed = registration(FRIEND, NOW_S + 9 * DAY_S)
+            run_commands(mediator.host, submission(FRIEND, signed))
+            erase(mediator, FRIEND)
+        else:
+            erase_foreign(mediator, FRIEND)
         if is_nameless:
             take_out_names(log)
     export(data, f"sqlite:{data / 'log.db'}", tmp_path / "out")
     said = _restored(run, tmp_path, "--from", out, "--as-of", str(end))["erased_later"]
     (one,) = [one for one in said if one["stream"] == identity_stream(FRIEND).hex]
-    assert one["did"] == (None if is_nameless else FRIEND)
-    command = shlex.split(one["next"])
-    assert command[3:5] == ["DID" if is_nameless else FRIEND, "--foreign"]
+    assert one["did"] == FRIEND
+    assert shlex.split(one["next"])[3:5] == [FRIEND, "--foreign"]
     assert len(said) == 2
