@@ -156,28 +156,24 @@ class Ownership:
                 claimed.append(partition)
         if not claimed:
             return
-        found_ms = max(p.former_window_ms for p in claimed)
-        if found_ms > self.window_ms:
-            sealed_ms = max(p.at_ms for p in claimed)
-            until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
-            self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
-        for partition in self._stored_claims(claimed, window_ms):
+        for partition in self._stored_claims(claimed, window_ms, until_ms):
             self._owned[partition.name] = partition
             self._epochs[partition.name] = partition.epoch
             self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
         self._tell()
 
     def _stored_claims(
-        self, loaded: Sequence[OwnedPartition], window_ms: int
+        self, loaded: Sequence[OwnedPartition], window_ms: int, until_ms: int
     ) -> Sequence[OwnedPartition]:
         """Claim partitions in one append, each behind the newest seal of its former owner.
 
         That may seal more often than reading a partition takes, so only what it has sealed since is
-        read before the next try.
+        read before the next try. ``window_ms`` and ``until_ms`` are as in ``_former_window_ms``.
         """
         tried = 0
         while True:
             tried += 1
+            self._note_former_window(loaded, window_ms, until_ms)
             claimed = [copy(partition) for partition in loaded]
             at_ms = self._clock()  # reading may have taken long; see ``DECISION_S_MAX``
             seals = [p.seal([], [], [], at_ms=at_ms, window_ms=self.window_ms) for p in claimed]
@@ -190,6 +186,16 @@ class Ownership:
                     raise
             else:
                 return claimed
+
+    def _note_former_window(
+        self, loaded: Sequence[OwnedPartition], window_ms: int, until_ms: int
+    ) -> None:
+        """Leave the mark of a wider window: from the newest seal on, which each try has anew."""
+        found_ms = max(p.former_window_ms for p in loaded)
+        if found_ms > self.window_ms:
+            newest_ms = max(self._clock(), *(p.at_ms for p in loaded))
+            until_ms = max(until_ms, newest_ms + 2 * found_ms)
+            self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
 
     def _former_window_ms(self, now_ms: int) -> tuple[int, int, int]:
         """The widest timestamp window whose nonces may matter, and until when; or the own one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -22,10 +23,12 @@ from actors.core.commands import (
     StartLive,
 )
 from actors.core.leases import LEASE_MS_MAX
+from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused, Registered
 from actors.host.host_connection import HostServer
+from actors.host.owned_partition import OwnedPartition, load
 from eventstore.log.errors import AppendConflict, LogError
 from eventstore.log.event_log import EventLog, QueueDepth
 from eventstore.log.events import Event
@@ -49,6 +52,7 @@ from tests.unit.actors.test_leases import WAITING, queue, take
 
 MINE = shard_of(ME, SHARDS)
 ALL = ["shard-0", "shard-1"]
+WINDOW_MS = HostLimits().timestamp_window_ms
 NOT_OWNER = Refused(Refusal.NOT_OWNER)
 ENVELOPE = unclaimed(ME, QueueEnvelopes(KEY, [b"new"]))
 
@@ -296,6 +300,67 @@ def test_a_former_owner_that_seals_on_delays_the_next_one_by_a_few_appends(
     assert again[:-1] == [Refused(Refusal.DUPLICATE_NONCE)] * times
     assert isinstance(again[-1], Registered)
     assert len(list(verify(log))) == 1  # a summary, and no finding
+
+
+def test_a_claim_does_not_follow_another_owner_that_claims_in_between(log: EventLog) -> None:
+    host(log, name="former")
+    third = host(log, name="third", shards=[])
+    claims = iter([ALL])
+    busy = BusyLog(log, lambda: [third.moves.adopt(names, None) for names in islice(claims, 1)])
+    new = host(busy, name="new", shards=[])
+    with pytest.raises(AppendConflict):
+        new.moves.adopt(ALL, None)
+    assert not new.ownership.holdings
+    assert run(third, submission(ME, registration(ME))) != [NOT_OWNER]
+
+
+def test_who_follows_a_former_owner_knows_what_who_reads_its_partition_knows(
+    log: EventLog,
+) -> None:
+    clock = HandClock()
+    former = host(log, clock=clock, name="former")
+    reading = partial(load, log, MINE, now_ms=clock.now_ms, window_ms=WINDOW_MS)
+    following = reading()
+    for _ in range(3):
+        clock.now_ms += 1_000
+        run(former, submission(ME, registration(ME)))
+    assert following.follow(log, WINDOW_MS)
+    assert not following.follow(log, WINDOW_MS)
+
+    def known(partition: OwnedPartition) -> object:
+        packed = partition.nonces.packed().items()
+        nonces = {
+            until: {keys[i : i + 16] for i in range(0, len(keys), 16)} for until, keys in packed
+        }
+        return partition.place, partition.epoch, partition.at_ms, nonces
+
+    assert known(following) == known(reading())
+
+
+def test_a_nonce_that_a_former_owner_claims_during_the_claim_of_the_next_is_used_once(
+    log: EventLog,
+) -> None:
+    """The next owner has a narrower window, for which it notes until when the wider one matters."""
+    clock, wide_ms, narrow_ms, late_ms = HandClock(), 300_000, 290_100, 10_000
+    former = host(log, clock=clock, limits=HostLimits(timestamp_window_ms=wide_ms), name="former")
+    sealed_ms = clock.now_ms + late_ms
+    stamped_ms, ended_ms = sealed_ms + wide_ms, clock.now_ms + 2 * wide_ms
+    lasting = registration(ME, ended_ms / 1_000 + 60)
+    request = submission(ME, lasting, timestamp_ms=stamped_ms)
+    late = iter([request])
+
+    def seal_late() -> None:
+        clock.now_ms = sealed_ms
+        run(former, *islice(late, 1))
+
+    narrow = HostLimits(timestamp_window_ms=narrow_ms)
+    new = host(BusyLog(log, seal_late), clock=clock, limits=narrow, name="new", shards=[])
+    new.moves.adopt(ALL, None)
+    for now_ms in (ended_ms - 5_000, ended_ms + 1):
+        clock.now_ms = now_ms
+        new = host(log, clock=clock, limits=narrow, name="new")
+    assert clock.now_ms - stamped_ms <= narrow_ms
+    assert run(new, request) == [Refused(Refusal.DUPLICATE_NONCE)]
 
 
 def test_what_is_refused_for_its_owner_has_used_up_no_nonce(log: EventLog) -> None:
