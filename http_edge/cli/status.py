@@ -63,8 +63,9 @@ def _stopped(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             name = f"{part} of database {number}" if "databases" in figures else part
             known = ("last_step_age_s", "caught_up_age_s", "last_round_age_s")
             ages_s = [each[age] for age in known if each.get(age) is not None]
-            if fault := each.get("fault"):
-                yield f"{name}: {fault}", _IF_IT_FAILS
+            # Work of another machine, of which nothing is known here, has a fault without an age.
+            if each.get("fault_age_s") is not None:
+                yield f"{name}: {each['fault']}", _IF_IT_FAILS
             elif ages_s and min(ages_s) > hangs_s:
                 age_s = f"{min(ages_s):,.0f} s"
                 yield (

@@ -14,6 +14,7 @@ from http_edge.admin import health
 from http_edge.cli import running_mediator
 from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.status_files import export_figures
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
 Serve: TypeAlias = Callable[[int, bytes], str]
@@ -28,6 +29,9 @@ ANSWER = {
     "edges": [],
     "note": "a\x1b[2Jb",
 }
+
+
+HOW = ("away", "full")
 
 
 @pytest.fixture
@@ -69,13 +73,21 @@ def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Ser
     [
         ({"export": {"fault": "", "caught_up_age_s": 901}}, ["export: nothing", "901 s", "answer"]),
         ({"export": {"fault": "", "caught_up_age_s": 901, "last_step_age_s": 3}}, []),
-        ({"export": {"fault": "the place is full"}}, ["export: the place is full", "Remove"]),
+        (
+            {"export": {"fault": "the place is full", "fault_age_s": 0}},
+            ["export: the place is full", "Remove"],
+        ),
         ({"archive": {"fault": "", "last_round_age_s": 86_401}}, ["archive: nothing", "restart"]),
         ({"archive": {"fault": "", "last_round_age_s": 86_399}, "export": {"standby": True}}, []),
         (
-            {"archive": {"databases": [{"fault": "it is away"}, {"fault": "it is full"}]}},
+            {
+                "archive": {
+                    "databases": [{"fault": f"it is {how}", "fault_age_s": 9} for how in HOW]
+                }
+            },
             ["archive of database 0: it is away", "archive of database 1: it is full"],
         ),
+        ({"export": export_figures(Path("elsewhere"), 99, 0)}, []),
     ],
 )
 def test_work_that_fails_or_hangs_is_named_with_a_remedy(
