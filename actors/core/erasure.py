@@ -70,14 +70,16 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
         return Refusal.SPEAKS_FOR_ANOTHER
     if state.is_erased or not (state.version or command.by == FOREIGN):
         return Accepted(Erased(0, is_over=True, is_known=state.version > 0))
-    at_ms, by = context.now_ms, context.command
-    named = SpeakerNamed(at_ms=at_ms, command=by, did=context.target, account_did="")
+    at_ms, key = context.now_ms, context.command
     reason = OPERATOR if command.by == FOREIGN else command.by
-    begun = IdentityErasureBegun(at_ms=at_ms, command=by, reason=reason)
+    events: list[Event] = [IdentityErasureBegun(at_ms=at_ms, command=key, reason=reason)]
+    if not state.version:
+        named = SpeakerNamed(at_ms=at_ms, command=key, did=context.target, account_did="")
+        events.insert(0, named)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
     spoke = [did for did in (*state.prior_speakers, state.speaker_did) if did]
     reply = Erased(len(state.contracts) + len(keys), is_over=False, keys=keys, speaker_dids=spoke)
-    return Accepted(reply, [begun] if state.version else [named, begun], IdentityGone())
+    return Accepted(reply, events, IdentityGone())
 
 
 def is_at_saved_events(state: Identity) -> bool:

@@ -96,8 +96,7 @@ class OwnedPartition:
         for version, sealed in _seals_from(log, self.stream, known + 1, limit=_SEALS_PER_READ):
             if (version, sealed.epoch) != (self.version + 1, self.epoch - 1):
                 break
-            self.version, self.at_ms = version, sealed.at_ms
-            self.previous, self.digest = self.digest, sealed.digest
+            self.version, self.at_ms, self.digest = version, sealed.at_ms, sealed.digest
             self.add_nonces(seal.unpack_nonces(sealed.nonces), sealed, window_ms)
         return self.version > known
 
