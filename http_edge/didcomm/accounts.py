@@ -173,7 +173,7 @@ class Accounts:
         # A rotation stores as much as a new account, and another DID costs only a key.
         if registration_wait_s() is not None:
             return Refusal.RATE_LIMITED
-        own = await self._named(sender.did, account, name, command)
+        own = await self._named(sender.did, account, message, command)
         if isinstance(own, Refusal):
             return own
         change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, own=own)
@@ -206,16 +206,18 @@ class Accounts:
         return None
 
     async def _named(
-        self, did: str, account: str, name: str, command: bytes
+        self, did: str, account: str, message: Message, command: bytes
     ) -> list[ClaimedKey] | Refusal:
         """Name a DID for an account and claim the DID's name; release it if that is refused."""
+        name, whole = canonical_name(message.sender_did), message.whole_did or message.sender_did
         if did != account:
             named = await self._identities.ask(
                 did, NameSpeaker(account), command, Done, by_mediator=True
             )
             if isinstance(named, Refusal):
                 return named
-        own = await self._keylists.claim_own(account, command, [name], speaker_did=did)
+        names = [] if name is None else [name]
+        own = await self._keylists.claim_own(account, command, names, whole, speaker_did=did)
         if isinstance(own, Refusal) and own not in TO_RETRY:
             await self._unname_new(did, account, command)
         return own

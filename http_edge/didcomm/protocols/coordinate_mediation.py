@@ -150,9 +150,7 @@ class CoordinateMediation:
             return _report(wanted)
         most = self._settings.keylist_updates_max
         updates = [self._read(item) for item in wanted[:most]]
-        changes = _changes(
-            updates, _held(request.message), on_either_curve=self._form is not FORM_1
-        )
+        changes = _changes(updates, request.message, on_either_curve=self._form is not FORM_1)
         changed = await self._keylists.change(request.sender.did, request.command, changes)
         if isinstance(changed, Refusal):
             return _report(changed)
@@ -244,15 +242,14 @@ def _held(message: Message) -> frozenset[str]:
     return frozenset(name for each in own if each is not None for name in (each, *twins(each)))
 
 
-def _changes(
-    updates: Sequence[_Update], held: frozenset[str], *, on_either_curve: bool
-) -> KeyChanges:
+def _changes(updates: Sequence[_Update], message: Message, *, on_either_curve: bool) -> KeyChanges:
     """Return the changes to make: for each key, its last update counts."""
     last = {update.name: update.action for update in updates if update.name is not None}
     return KeyChanges(
         add=[key for key, action in last.items() if action == _ADD],
         remove=[key for key, action in last.items() if action == _REMOVE],
-        held=held,
+        held=_held(message),
+        held_did=message.whole_did or message.sender_did,
         on_either_curve=on_either_curve,
     )
 

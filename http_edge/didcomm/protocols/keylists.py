@@ -34,14 +34,12 @@ from actors.core.commands import (
     Connection,
     FindKeyOwner,
     GrantMediation,
-    QueryConnection,
     ReleaseKey,
     UpdateKeylist,
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     AccountFound,
-    Connected,
     Done,
     KeyClaim,
     KeylistChanged,
@@ -50,10 +48,10 @@ from actors.core.replies import (
     Reply,
 )
 from actors.host.tasks import Tasks
-from http_edge.didcomm.envelopes.agent_documents import account_did, is_short, resolve_document
-from http_edge.didcomm.envelopes.keys import did_key
-from http_edge.didcomm.envelopes.recipient_names import canonical_name, opposite, twins
-from http_edge.didcomm.identities import NO_ACCOUNT, Identities, key_target, speaker
+from http_edge.didcomm.envelopes.agent_documents import account_did, is_short
+from http_edge.didcomm.envelopes.recipient_names import opposite, twins
+from http_edge.didcomm.identities import Identities, key_target, speaker
+from http_edge.didcomm.protocols.given_up_names import given_up_by_owner
 from http_edge.listener.address_charge import charge_keys, paid_turn
 
 _R = TypeVar("_R", bound=Reply)
@@ -81,6 +79,7 @@ class KeyChanges(msgspec.Struct, frozen=True):
 
     ``held`` are names whose keys the sender is proven to hold: another account that has registered
     one loses it, and the short form of a DID among them stays the sender's after its removal.
+    ``held_did`` is the sender's DID in its whole form.
     ``on_either_curve``: a key also counts as taken if another account has registered it on the
     other curve; in DIDComm v1 (RFC 0211) there is only one.
     """
@@ -88,6 +87,7 @@ class KeyChanges(msgspec.Struct, frozen=True):
     add: Sequence[str]
     remove: Sequence[str]
     held: frozenset[str] = frozenset()
+    held_did: str = ""
     on_either_curve: bool = False
 
 
@@ -142,7 +142,7 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         charge_keys(len(new) + len(gone))
-        claims = self._claims(owner, command)
+        claims = self._claims(owner, command, wanted.held_did)
         made = await claims.claim(new, changed, wanted)
         over, unsure = await claims.update(made, gone, changed)
         # By the short form of its DID, which does not contain its document, the sender is known
@@ -173,23 +173,30 @@ class Keylists:
         # The account refuses any other sender, which is then to have taken no name from anyone.
         is_its_speaker = not found.account_did and speaker() in {"", found.speaker_did}
         new = [name for name in names if name not in found.keys] if is_its_speaker else []
-        own = await self.claim_own(owner, command, new)
+        own = await self.claim_own(owner, command, new, connection.peer_did)
         if isinstance(own, Refusal):
             return own
         granted = await self._identities.ask(owner, GrantMediation(connection, own), command, Done)
         return granted if isinstance(granted, Refusal) else None
 
     async def claim_own(
-        self, owner: str, command: bytes, names: Sequence[str], *, speaker_did: str = ""
+        self,
+        owner: str,
+        command: bytes,
+        names: Sequence[str],
+        held_did: str,
+        *,
+        speaker_did: str = "",
     ) -> list[ClaimedKey] | Refusal:
         """Claim names whose keys the owner is proven to hold, even from another account.
 
-        ``speaker_did`` is named for the owner and is to speak for it: it is not given up.
+        ``held_did`` is the whole DID that the message proves. ``speaker_did`` is named for the
+        owner and is to speak for it: it is not given up.
         """
         claims: list[ClaimedKey] = []
         begun_s = _now_s()
         for name in names:
-            claim = await self._claims(owner, command, speaker_did).claim_held(name)
+            claim = await self._claims(owner, command, held_did, speaker_did).claim_held(name)
             if isinstance(claim, Refusal):
                 return claim
             claims.append(_entry(name, claim))
@@ -215,11 +222,13 @@ class Keylists:
         """
         self._release_later(claims, [*await claims.release(keys), *perhaps], _AGAIN_AFTER_S)
 
-    def _claims(self, owner: str, command: bytes, speaker_did: str = "") -> _Claims:
+    def _claims(
+        self, owner: str, command: bytes, held_did: str = "", speaker_did: str = ""
+    ) -> _Claims:
         pause_s = _CLAIMING_S_MAX + self._command_s_max
         after_s = [times * pause_s for times in _SETTLED_AFTER]
         settle = partial(self._release_later, after_s=after_s, are_left_over=True)
-        return _Claims(self._identities, owner, command, settle, speaker_did)
+        return _Claims(self._identities, owner, command, settle, held_did, speaker_did)
 
     def _release_later(
         self,
@@ -270,13 +279,15 @@ class _Claims:
     """The claims of ``owner`` on names, for the request with the key ``command`` in the log.
 
     ``settle`` releases claims of an owner after a pause, unless their keys are in its keylist.
-    ``speaker_did`` is a DID that is about to speak for the owner; empty for none.
+    ``held_did`` is the whole DID of which the owner proves to hold a key, ``speaker_did`` one that
+    is about to speak for the owner; each is empty for none.
     """
 
     identities: Identities
     owner: str
     command: bytes
     settle: Callable[[_Claims, Sequence[ClaimedKey]], None]
+    held_did: str = ""
     speaker_did: str = ""
 
     async def claim_held(self, name: str) -> KeyClaim | Refusal:
@@ -290,7 +301,9 @@ class _Claims:
                 return refusal
         claim = await self._take(name, holds_key=False)
         if claim is Refusal.KEY_TAKEN:
-            refusal = await self._given_up(name) or await self._given_up_by_owner(name)
+            refusal = await self._given_up(name) or await given_up_by_owner(
+                self.identities, name, self.held_did, self.command
+            )
             claim = refusal or await self._take(name)
         other = opposite(name)
         if isinstance(claim, Refusal) or other is None:
@@ -317,31 +330,6 @@ class _Claims:
         if isinstance(found, Refusal):
             return found
         return None if found.speaker_did == did else Refusal.KEY_TAKEN
-
-    async def _given_up_by_owner(self, name: str) -> Refusal | None:
-        """Return ``KEY_TAKEN`` if the account that has a name has given up the DID of this name.
-
-        The DID spoke for it as another identity: that of an Ed25519 key in its document. An account
-        may have stated the DID of another in DIDComm v1, whose document has no such key.
-        """
-        found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
-        if isinstance(found, Refusal):
-            return None if found is Refusal.KEY_UNKNOWN else found
-        known = await self._ask(found.owner_did, QueryConnection(), Connected, by_mediator=True)
-        if isinstance(known, Refusal):
-            return None if known in NO_ACCOUNT else known
-        stated = (did for did in known.prior_dids if canonical_name(did) == name)
-        document = resolve_document(next(stated, ""))
-        if document is None:
-            return None
-        signing = map(document.signing_twin, document.agreement.values())
-        for did in {did_key(key) for key in signing if key is not None}:
-            spoke = await self.identities.find_account(did, self.command)
-            if isinstance(spoke, Refusal):
-                return spoke
-            if found.owner_did in {did, spoke.account_did}:
-                return Refusal.KEY_TAKEN
-        return None
 
     async def _take(self, name: str, *, holds_key: bool = True) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of its former owner, if it had one."""

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from actors.core.commands import ClaimKey, Command, QueryConnection, RotateAccount, UpdateKeylist
+from actors.core.identity import PRIOR_DIDS_MAX
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, EnvelopeQueued
+from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.keys import curve_public
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
-from http_edge.didcomm.envelopes.peer_dids import encode_peer2
+from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
@@ -28,6 +30,7 @@ from tests.unit.didcomm.accounts import (
     SAID,
     STRANGER,
     Mediator,
+    Peer,
     mediator_of,
 )
 from tests.unit.didcomm.requests import ALICE, raw_key
@@ -207,3 +210,68 @@ async def test_a_did_takes_its_name_from_an_account_that_only_stated_and_replace
     assert await mediator.owner(name) == OLD
     assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is None
     assert await mediator.owner(name) == name
+
+
+def peer4_of_two_keys() -> tuple[str, str]:
+    """A did:peer:4 for the image of ALICE's key and for another key, and its name."""
+    curves = (("image", curve_public(ALICE)), ("other", curve_public(raw_key(3_005))))
+    agreement = [
+        {
+            "id": f"#{name}",
+            "type": "X25519KeyAgreementKey2019",
+            "publicKeyBase58": keys.base58(key or b""),
+        }
+        for name, key in curves
+    ]
+    signing = {
+        "id": "#signing",
+        "type": "Ed25519VerificationKey2018",
+        "publicKeyBase58": OLD_NAME,
+    }
+    did = encode_peer4({"authentication": [signing], "keyAgreement": agreement})
+    return did, str(canonical_name(did))
+
+
+async def test_another_key_of_a_did_that_an_agent_of_v1_gave_up_takes_no_name_from_it(
+    mediator: Mediator,
+) -> None:
+    did, name = peer4_of_two_keys()
+    # A handshake of DIDComm v1 stores the short form, which does not contain the document.
+    said = msgspec.structs.replace(SAID, peer_did=name)
+    assert await mediator.keylists.enrol(OLD, COMMAND, said, [OLD_NAME]) is None
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([name], []))
+    await mediator.rotate(NEW_PEER, OLD)
+    said = msgspec.structs.replace(SAID, peer_did=did)
+    assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is Refusal.KEY_TAKEN
+    assert (await mediator.owner(name), await mediator.has(OLD, name)) == (OLD, [name])
+
+
+async def test_another_key_of_a_did_takes_no_name_from_an_account_that_stated_another_did(
+    mediator: Mediator,
+) -> None:
+    did, name = peer4_of_two_keys()
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([name], []))
+    await mediator.rotate(NEW_PEER, OLD)
+    said = msgspec.structs.replace(SAID, peer_did=did)
+    assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is Refusal.KEY_TAKEN
+    await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
+    held = KeyChanges([name], [], frozenset({name}), held_did=did)
+    changed = await mediator.keylists.change(STRANGER.name, COMMAND, held)
+    assert isinstance(changed, Changed)
+    assert changed.failed == {name: "client_error"}
+    assert (await mediator.owner(name), await mediator.has(OLD, name)) == (OLD, [name])
+
+
+async def test_another_key_of_a_did_takes_no_name_however_many_dids_the_account_gave_up_since(
+    mediator: Mediator,
+) -> None:
+    did, name = peer4_of_two_keys()
+    said = msgspec.structs.replace(SAID, peer_did=did)
+    await mediator.keylists.enrol(OLD, COMMAND, said, [name])
+    prior = OLD
+    for number in range(PRIOR_DIDS_MAX + 1):
+        peer = Peer(3_100 + number)
+        assert await mediator.rotate(peer, prior, at_s=1_000 + number) is None
+        prior = peer.name
+    assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is Refusal.KEY_TAKEN
+    assert (await mediator.owner(name), await mediator.has(OLD, name)) == (OLD, [name])
