@@ -100,19 +100,21 @@ class QueueEndpoint:
     async def _purge(self, request: web.Request) -> web.Response:
         """``POST /queues/purge?did=``: remove all waiting messages; their owner never gets them.
 
-        An identity that the log does not have stays unknown.
+        An identity that the log does not have stays unknown. For one that is no agent, ``account``
+        is as in ``account_of``: what waits for its agent waits there.
         """
         did = request.query.get("did", "")
         if not did.startswith("did:"):
             raise web.HTTPBadRequest
-        if not await self._memory.knows(did):
-            account = await account_of(self._identities, did)
-            return json_answer({"did": did, "known": False, "purged": 0, **account})
-        key = command_key(did, new_id())
-        purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
-        if isinstance(purged, Refusal):
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return json_answer({"did": did, "known": True, "purged": purged.messages})
+        known, key, count = await self._memory.knows(did), command_key(did, new_id()), 0
+        is_agent = known and await self._agent(did) is not None
+        account = {} if is_agent else await account_of(self._identities, did)
+        if known:
+            purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
+            if isinstance(purged, Refusal):
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+            count = purged.messages
+        return json_answer({"did": did, "known": known, "purged": count, **account})
 
     async def _inspect(self, request: web.Request) -> web.Response:
         """``POST /memory``: the memory of the hosts; msgpack of ``actors.host.inspection``."""
@@ -173,9 +175,9 @@ async def account_of(identities: Identities, did: str) -> dict[str, str]:
     name = canonical_name(did)
     for each in () if name is None else (name, *twins(name)):
         found = await identities.ask(key_target(each), FindKeyOwner(), b"", KeyOwner)
-        if isinstance(found, KeyOwner):
+        if isinstance(found, KeyOwner) and found.owner_did != did:
             return {"account": found.owner_did}
-        if found is not Refusal.KEY_UNKNOWN:
+        if isinstance(found, Refusal) and found is not Refusal.KEY_UNKNOWN:
             raise HostUnavailable(each)
     for own in other_spellings(did):
         known = await identities.find_account(own, b"")

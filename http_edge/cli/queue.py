@@ -48,8 +48,7 @@ def show(mediator: RunningMediator, *, did: str | None, limit: int, as_json: boo
     agent = answer.get("agent")
     if isinstance(agent, dict):
         print_record("As a DIDComm agent", agent)
-    if account := answer.get("account"):
-        click.echo(f"What waits for its DIDComm agent is in the queue of the account {account}")
+    _show_account(answer)
 
 
 @queue.command()
@@ -60,17 +59,33 @@ def show(mediator: RunningMediator, *, did: str | None, limit: int, as_json: boo
 def purge(mediator: RunningMediator, *, did: str, yes: bool, as_json: bool) -> None:
     """Remove everything that waits for DID; it is never delivered.
 
-    The log records that the messages waited and were purged.
+    The log records that the messages waited and were purged. Exit code 1 if the mediator does not
+    know the identity, or if nothing waits for DID but it belongs to the account of another DID.
     """
     if not yes:
-        _refuse_unknown(did, mediator.ask("GET", "/queues", did=did))
+        shown = mediator.ask("GET", "/queues", did=did)
+        _refuse_unknown(did, shown)
+        _refuse_elsewhere(did, shown, shown.get("queues"))
     require_consent(f"Remove everything that waits for {did}?", yes=yes)
     answer = mediator.ask("POST", "/queues/purge", did=did)
     _refuse_unknown(did, answer)
+    _refuse_elsewhere(did, answer, answer.get("purged"))
     if as_json:
         print_json(answer)
-    else:
-        click.echo(f"{answer.get('purged', 0)} messages removed")
+        return
+    click.echo(f"{answer.get('purged', 0)} messages removed")
+    _show_account(answer)
+
+
+def _show_account(answer: Mapping[str, Any]) -> None:
+    if account := answer.get("account"):
+        click.echo(f"What waits for its DIDComm agent is in the queue of the account {account}")
+
+
+def _refuse_elsewhere(did: str, answer: Mapping[str, Any], waiting: object) -> None:
+    """Refuse a DID for which nothing is ``waiting`` itself, if it leads to another account."""
+    if answer.get("account") and not waiting:
+        raise unknown_identity(did, answer)
 
 
 def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:

@@ -7,7 +7,14 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.core.commands import Command, DeliverMessages, FindAccount, FindKeyOwner, QueryQueue
+from actors.core.commands import (
+    Command,
+    DeliverMessages,
+    FindAccount,
+    FindKeyOwner,
+    QueryQueue,
+    ReleaseKey,
+)
 from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
@@ -146,13 +153,38 @@ async def test_operators_are_not_answered_that_a_did_has_no_account_while_that_i
         assert (await network.mediator.operate(f"{path}?{query}", method)).status == 503, path
 
 
+async def test_operators_are_not_sent_from_an_account_that_has_ended_to_itself(
+    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wallet, ask = await connected(network), Identities.ask
+    account = did_key(wallet.connection.key.public)
+    add = {"updates": [{"recipient_did": account, "action": "add"}]}
+    await say(wallet, "coordinate-mediation/3.0/recipient-update", add)
+
+    async def without_release(
+        self: Identities, target: str, command: Command, *args: Any, **how: Any
+    ) -> Any:
+        if isinstance(command, ReleaseKey):
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        return await ask(self, target, command, *args, **how)
+
+    with monkeypatch.context() as away:
+        away.setattr(Identities, "ask", without_release)
+        assert await end(wallet) == 202
+    for method, path in OF_OPERATORS[:2]:
+        answer = await network.mediator.operate(f"{path}?did={quote(account, safe='')}", method)
+        assert (answer.json["known"], answer.json.get("account")) == (True, None), path
+
+
 async def test_operators_find_the_account_that_a_did_speaks_for(network: WalletNetwork) -> None:
     wallet = await _moved_with_a_message(network)
     query = f"did={quote(did_key(wallet.connection.key.public), safe='')}"
     refused = (await network.mediator.operate(f"/identities/erase?{query}", "POST")).json
     shown = (await network.mediator.operate(f"/queues?{query}")).json
     assert (refused["speaks_for"], shown["known"], shown["queues"]) == (True, True, [])
-    assert refused["account"] == shown["account"]
+    purged = (await network.mediator.operate(f"/queues/purge?{query}", "POST")).json
+    assert (purged["known"], purged["purged"]) == (True, 0)
+    assert refused["account"] == shown["account"] == purged["account"]
     found = await network.mediator.operate(f"/queues?did={quote(shown['account'], safe='')}")
     assert found.json["agent"]["messages"] == 1
 

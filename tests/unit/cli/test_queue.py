@@ -14,7 +14,7 @@ DID = "did:decentrl:" + "z6MkotvgNfXbr1sXKFLDKkTZ4d7KRPRkio6qfwE31HSHPS27" * 3
 QUEUE = {"did": DID, "messages": 2, "bytes": 9, "oldest_age_s": 1.5, "outbound": False}
 
 
-def server(queues: list[dict[str, Any]], *, known: bool, **more: str) -> Any:
+def server(queues: list[dict[str, Any]], *, known: bool, **more: object) -> Any:
     answer = {"queues": queues, "known": known, "agent": None, **more}
     body = json.dumps(answer).encode()
     return answering({"/queues": (200, body), "/queues/purge": (200, body)})
@@ -62,6 +62,26 @@ def test_a_did_that_speaks_for_another_account_is_shown_with_the_account(
     with server([], known=True, account="did:key:z6Mk") as listen:
         ran = run("queue", "show", DID, "--data-dir", data_dir_of(tmp_path, listen))
     assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "in the queue of the account did:key:z6Mk" in ran.out
+
+
+@pytest.mark.parametrize("form", [[], ["--yes"], ["--yes", "--json"]])
+def test_a_did_that_speaks_for_another_account_is_not_purged_in_its_place(
+    run: Run, tmp_path: Path, form: list[str]
+) -> None:
+    with server([], known=True, account="did:key:z6Mk") as listen:
+        ran = run("queue", "purge", *form, DID, "--data-dir", data_dir_of(tmp_path, listen))
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
+    assert "by its first DID: did:key:z6Mk" in ran.err
+
+
+def test_a_purge_of_a_did_with_messages_of_its_own_names_the_account_of_its_agent(
+    run: Run, tmp_path: Path
+) -> None:
+    with server([QUEUE], known=True, account="did:key:z6Mk", purged=2) as listen:
+        ran = run("queue", "purge", "--yes", DID, "--data-dir", data_dir_of(tmp_path, listen))
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "2 messages removed" in ran.out
     assert "in the queue of the account did:key:z6Mk" in ran.out
 
 
