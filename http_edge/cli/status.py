@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any, Final
 
 import click
@@ -16,8 +17,8 @@ _IF_IT_LASTS: Final = (
     " that its log lines name, such as a database that is away; if they name none, restart the"
     " mediator of that host."
 )
-_HANGS_S: Final = {"export": 900.0, "archive": 86_400.0}
-"""The age from which work beside the mediator may hang, as in the alerts."""
+_WORK: Final = ("export", "archive")
+"""The work beside the mediator, each with the age from which it may hang."""
 _IF_IT_HANGS: Final = (
     "Rows stay in the log meanwhile, and none is lost. Check that its place (export.to, or the"
     " folder archive of the data directory) and the log answer; if both do, restart the mediator."
@@ -57,8 +58,9 @@ def status(mediator: RunningMediator, *, as_json: bool) -> None:
 
 def _stopped(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What stops the work beside the mediator, with the remedy; nothing if it goes on."""
-    for part, hangs_s in _HANGS_S.items():
+    for part in _WORK:
         figures = answer.get(part) or {}
+        hangs_s = figures.get("hangs_after_s", inf)
         for number, each in enumerate(figures.get("databases", [figures])):
             name = f"{part} of database {number}" if "databases" in figures else part
             known = ("last_step_age_s", "caught_up_age_s", "last_round_age_s")

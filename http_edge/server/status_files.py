@@ -435,4 +435,7 @@ def status_parts(
         parts["export"] = of_databases(each)
     if settings.has_rounds:
         parts["archive"] = of_databases(archive_figures_by_database(settings, clock()))
+    for name, hangs_s in settings.hangs_s.items():
+        if name in parts:
+            parts[name] = {**parts[name], "hangs_after_s": hangs_s}
     return parts

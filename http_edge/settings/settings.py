@@ -10,6 +10,7 @@ A name ends with its unit: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; ``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 from urllib.parse import quote
@@ -300,6 +301,15 @@ class Settings(Section):
         if self.export.to is None and self.archive.keep_s:
             each.append(self.archive.prune_every_s)
         return min(each)
+
+    @property
+    def hangs_s(self) -> Mapping[str, float]:
+        """Seconds without work, by its name in ``/status``, after which it may hang.
+
+        Twice the time that it waits by these settings, and at least that of the alerts.
+        """
+        waits = {"export": (900.0, self.export.lag_s_max), "archive": (86_400.0, self.round_s)}
+        return {name: max(least, 2 * wait_s) for name, (least, wait_s) in waits.items()}
 
     @property
     def operators_url(self) -> str:

@@ -17,6 +17,7 @@ from http_edge.server.status_files import (
     problems_of,
     publish_away,
     read_away,
+    status_parts,
 )
 from http_edge.settings.settings import Settings
 
@@ -161,3 +162,21 @@ def test_a_process_that_stands_by_shows_no_fault_of_its_own_rewriting_later(
     export.on_standby()
     export.on_step(5)
     assert export.figures()["fault"] == ""
+
+
+@pytest.mark.parametrize(
+    ("set_to", "hangs_after_s"),
+    [
+        ({}, {"export": 900, "archive": 86_400}),
+        ({"export": {"lag_s_max": 1_000}}, {"export": 2_000, "archive": 86_400}),
+        ({"archive": {"every_s": 100_000}}, {"export": 900, "archive": 200_000}),
+    ],
+)
+def test_work_hangs_by_no_status_before_it_is_due_again(
+    tmp_path: Path, set_to: dict[str, Any], hangs_after_s: dict[str, float]
+) -> None:
+    set_to = {**set_to, "export": {"to": str(tmp_path), **set_to.get("export", {})}}
+    for more in ({}, {"log": TWO, "archive": {"enabled": True, **set_to.get("archive", {})}}):
+        settings = Settings(data_dir=tmp_path, **{**set_to, **more})
+        parts = status_parts(settings, lambda: NOW_MS, {}, outbound=None, push=None)
+        assert {name: parts[name]["hangs_after_s"] for name in hangs_after_s} == hangs_after_s

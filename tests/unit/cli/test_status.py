@@ -32,6 +32,7 @@ ANSWER = {
 
 
 HOW = ("away", "full")
+HANGS = {"hangs_after_s": 900.0}
 
 
 @pytest.fixture
@@ -71,14 +72,23 @@ def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Ser
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"export": {"fault": "", "caught_up_age_s": 901}}, ["export: nothing", "901 s", "answer"]),
-        ({"export": {"fault": "", "caught_up_age_s": 901, "last_step_age_s": 3}}, []),
+        (
+            {"export": {**HANGS, "fault": "", "caught_up_age_s": 901}},
+            ["export: nothing", "901 s", "answer"],
+        ),
+        ({"export": {**HANGS, "fault": "", "caught_up_age_s": 901, "last_step_age_s": 3}}, []),
         (
             {"export": {"fault": "the place is full", "fault_age_s": 0}},
             ["export: the place is full", "Remove"],
         ),
-        ({"archive": {"fault": "", "last_round_age_s": 86_401}}, ["archive: nothing", "restart"]),
-        ({"archive": {"fault": "", "last_round_age_s": 86_399}, "export": {"standby": True}}, []),
+        (
+            {"archive": {**HANGS, "fault": "", "last_round_age_s": 901}},
+            ["archive: nothing", "restart"],
+        ),
+        (
+            {"archive": {**HANGS, "last_round_age_s": 899}, "export": {**HANGS, "standby": True}},
+            [],
+        ),
         (
             {
                 "archive": {
