@@ -38,7 +38,10 @@ from http_edge.settings.settings import Settings
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
 _ALONE: Final = "mediator"
+_NOTING: Final = "notes of a start"
 _POLL_S: Final = 0.1
+_TRIES_MAX: Final = 50
+"""To note in turn, which takes milliseconds."""
 _ENDINGS: Final[Endings] = {
     WrongDatabase: (Exit.USAGE, "{}.",
         "Name all databases of the log with --log, in the order in which it was created."),
@@ -99,7 +102,25 @@ def note_start(settings: Settings, away: Container[int]) -> Sequence[str]:
     numbers = [number for number in range(len(settings.log_dsns)) if number not in away]
     with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
         logs = {number: opened.enter_context(_opened(settings, number)) for number in numbers}
+        opened.enter_context(_turn(settings, numbers[0]))
         return noted(settings, logs)
+
+
+@contextlib.contextmanager
+def _turn(settings: Settings, number: int) -> Iterator[None]:
+    """Let the nodes of a cluster note one after the other: each adds to what it has read.
+
+    One that hangs meanwhile holds up no other for long.
+    """
+    with contextlib.ExitStack() as held:
+        for _ in range(_TRIES_MAX if settings.node_address is not None else 0):
+            lock = advisory_lock(settings.log_dsns[number], _NOTING, settings.postgres.bounds)
+            try:
+                held.enter_context(lock)
+                break
+            except LockedElsewhere:
+                time.sleep(_POLL_S)
+        yield
 
 
 def why_unserved(settings: Settings, number: int) -> str | None:
@@ -120,6 +141,7 @@ def why_unserved(settings: Settings, number: int) -> str | None:
                     if other == others[-1]:
                         raise
             _check(settings, logs)
+            opened.enter_context(_turn(settings, number))
             noted(settings, {number: logs[number]})
     except Stop as stop:
         reason = stop.__cause__ if isinstance(stop.__cause__, LogUnavailable) else stop.message

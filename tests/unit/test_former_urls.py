@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import check_log, note_start, why_unserved
@@ -89,3 +90,23 @@ def test_former_urls_are_known_while_the_first_of_several_databases_is_away(
     assert note_start(at(node, PRESENT), {0: "away"}) == [FORMER]
     assert why_unserved(at(node, PRESENT), 0) is None
     assert note_start(at(node, "https://third.example"), {}) == [FORMER, PRESENT]
+
+
+@pytest.mark.postgres
+def test_of_two_nodes_that_start_at_once_with_new_urls_the_second_knows_that_of_the_first(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=postgres_url)
+    node, lock = at(made, FORMER).on_node("a", "127.0.0.1"), ExitStack()
+    assert note_start(node, check_log(node)) == []
+
+    def note_meanwhile(_s: float) -> None:
+        with closing(open_log(node.log_dsn)) as log:
+            log.mark("public_urls", f'["{FORMER}","https://first.example"]')
+        lock.close()
+
+    monkeypatch.setattr("http_edge.server.log_check.time.sleep", note_meanwhile)
+    with lock:
+        bounds = node.postgres.bounds
+        lock.enter_context(advisory_lock(node.log_dsn, "notes of a start", bounds))
+        assert note_start(at(node, PRESENT), {}) == [FORMER, "https://first.example"]
