@@ -14,12 +14,16 @@ from actors.core.identity import PRIOR_DIDS_MAX
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, EnvelopeQueued
 from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.agent_documents import SeenDids
 from http_edge.didcomm.envelopes.keys import curve_public
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.protocols import keylists
+from http_edge.didcomm.protocols.coordinate_mediation import _changes, _Update
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges
+from http_edge.didcomm.rejections import RejectionReason
+from http_edge.didcomm.unknown_dids import UnknownDids
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.unit.didcomm.accounts import (
     COMMAND,
@@ -255,8 +259,9 @@ async def test_another_key_of_a_did_takes_no_name_from_an_account_that_stated_an
     said = msgspec.structs.replace(SAID, peer_did=did)
     assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is Refusal.KEY_TAKEN
     await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
-    held = KeyChanges([name], [], frozenset({name}), held_did=did)
-    changed = await mediator.keylists.change(STRANGER.name, COMMAND, held)
+    message = msgspec.structs.replace(STRANGER.message(), sender_did=did)
+    wanted = _changes([_Update(did, "add", name)], message, on_either_curve=True)
+    changed = await mediator.keylists.change(STRANGER.name, COMMAND, wanted)
     assert isinstance(changed, Changed)
     assert changed.failed == {name: "client_error"}
     assert (await mediator.owner(name), await mediator.has(OLD, name)) == (OLD, [name])
@@ -268,10 +273,13 @@ async def test_another_key_of_a_did_takes_no_name_however_many_dids_the_account_
     did, name = peer4_of_two_keys()
     said = msgspec.structs.replace(SAID, peer_did=did)
     await mediator.keylists.enrol(OLD, COMMAND, said, [name])
-    prior = OLD
+    prior, unknown_dids = OLD, UnknownDids(mediator.agents, SeenDids(), None)
     for number in range(PRIOR_DIDS_MAX + 1):
         peer = Peer(3_100 + number)
         assert await mediator.rotate(peer, prior, at_s=1_000 + number) is None
         prior = peer.name
+        refused = None if number < PRIOR_DIDS_MAX else RejectionReason.UNDECRYPTABLE
+        assert await unknown_dids.learn(name, COMMAND) is refused
     assert await mediator.keylists.enrol(name, COMMAND, said, [name]) is Refusal.KEY_TAKEN
     assert (await mediator.owner(name), await mediator.has(OLD, name)) == (OLD, [name])
+    assert isinstance(await mediator.forward(name), EnvelopeQueued)
