@@ -21,7 +21,7 @@ _CONTAINERS: Final = frozenset({dict, list})
 _SORTED: Final = orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
 """First byte of a character with two UTF-16 code units, which sort before some single ones."""
-_ASTRAL_IN_JSON: Final = re.compile(_ASTRAL.pattern + rb"|\\u[dD][89abAB]")
+_ESCAPED_ASTRAL: Final = re.compile(rb"\\u[dD][89abAB]")
 _PLAIN_FROM: Final = 1e-5
 """From here on orjson, Python and ECMAScript write fractions alike."""
 _SMALL_FROM: Final = 1e-6
@@ -39,7 +39,7 @@ def takes_long(body: bytes, *, has_floats: bool) -> bool:
 
     It then takes as long as parsing the text, or longer.
     """
-    return has_floats or _ASTRAL_IN_JSON.search(body) is not None
+    return has_floats or _has_astral(body) or _ESCAPED_ASTRAL.search(body) is not None
 
 
 def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
@@ -59,7 +59,7 @@ def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
         kinds = _SAME if has_floats is False else kinds_in(value)
         # RFC 8785 sorts keys by UTF-16 code units and writes numbers as ECMAScript does; orjson
         # sorts by UTF-8 bytes and writes floats its own way.
-        if kinds <= _SAME and (text.isascii() or not _ASTRAL.search(text)):
+        if kinds <= _SAME and not _has_astral(text):
             return text
         if kinds <= _JSON:
             return orjson.dumps(_as_written(value), option=orjson.OPT_STRICT_INTEGER)
@@ -81,6 +81,10 @@ def object_of(members: Mapping[str, bytes]) -> bytes:
     Of an object with fewer members than another it takes a fraction of the time of ``canonical``.
     """
     return orjson.dumps({name: orjson.Fragment(member) for name, member in members.items()})
+
+
+def _has_astral(text: bytes) -> bool:
+    return not text.isascii() and _ASTRAL.search(text) is not None
 
 
 def _as_written(value: Any) -> Any:

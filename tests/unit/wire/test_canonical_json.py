@@ -9,7 +9,13 @@ import rfc8785
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from http_edge.crypto.canonical_json import NotCanonical, canonical, members_in, object_of
+from http_edge.crypto.canonical_json import (
+    NotCanonical,
+    canonical,
+    members_in,
+    object_of,
+    takes_long,
+)
 from http_edge.crypto.strict_json import INTEGER_MAX, JsonRefused, parse_and_look
 from tests.calls import calls_counted
 from tests.unit.wire.vectors import rows
@@ -23,6 +29,24 @@ mixed = st.recursive(
     scalars | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_long"),
+    [
+        ("plain", False),
+        ("\N{EURO SIGN}", False),
+        (r"\u20ac", False),
+        (r"\ud7ff", False),
+        ("\U0001f600", True),
+        (r"\ud83d\ude00", True),
+        (r"\uD83D\uDE00", True),
+    ],
+)
+def test_only_floats_and_astral_characters_take_long_to_write(text: str, is_long: bool) -> None:
+    body = f'{{"any": "{text}"}}'.encode()
+    assert takes_long(body, has_floats=False) is is_long
+    assert takes_long(body, has_floats=True)
 
 
 @given(plain)
