@@ -78,6 +78,7 @@ REFUSED = {
     "duplicate key in depth": b'[{"b":[{"a":1,"a":1}]}]',
     "duplicate key behind an escape": b'{"a":1,"\\u0061":2}',
     "duplicate key with a float": b'{"a":1.5,"a":1e5}',
+    "duplicate key of a long integer": b'{"a":1' + b"0" * 30 + b',"a":1}',
     "NaN": b"NaN",
     "Infinity": b"[Infinity]",
     "minus Infinity": b'{"a":-Infinity}',
