@@ -10,6 +10,9 @@ if its requester is gone and whichever process is killed meanwhile.
 The DID of one that was never here, but whom rows of others name, is erased alike: its stream begins
 with a row that names it, so that the erasure is found and explained as any other.
 
+If the log has several databases, rows of each may name the identity, and each explains them alone.
+So the last of its rows is stored in each other one, too, where the identity has no rows else.
+
 Rules of this file: pure; a step can be repeated, and after the last one it changes nothing; an
 identity that comes back afterwards begins anew.
 """
@@ -42,6 +45,10 @@ OPERATOR: Final = "operator"
 FOREIGN: Final = "foreign"
 """An operator who knows that the identity may never have registered or connected here."""
 OWNER: Final = "owner"
+ELSEWHERE: Final = "elsewhere"
+"""The mediator, in a database of the log other than that of the identity, whose rows name it."""
+ELSEWHERE_ONCE: Final = "elsewhere once"
+"""As ``ELSEWHERE``, when an erasure was over before: recorded unless one is already."""
 CONTINUED: Final = "continued"
 """Who goes on with an erasure that has begun, and begins none: the identity may have come back."""
 _POSTINGS: Final = 16
@@ -56,6 +63,8 @@ _RECORDS_MAX: Final = 10_000
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
     """Begin an erasure, or do its next step."""
+    if command.by in {ELSEWHERE, ELSEWHERE_ONCE}:
+        return _recorded(state, command, context)
     if state.erasing:
         return next_step(state, command.records_max, context)
     if command.by == OWNER:
@@ -102,6 +111,18 @@ def next_step(state: Identity, records_max: int, context: DecisionContext) -> Ac
         return _erased(len(ids), requests_expired(state, ids, ERASED, context))
     if is_at_saved_events(state):
         return _of_saved_events(state, records_max, context)
+    return _over(context)
+
+
+def _recorded(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
+    """Record the erasure of an identity of another database."""
+    if state.version and not state.is_erased:
+        return Refusal.INVALID_COMMAND
+    is_recorded = state.is_erased and command.by == ELSEWHERE_ONCE
+    return Accepted(Erased(0, is_over=True)) if is_recorded else _over(context)
+
+
+def _over(context: DecisionContext) -> Accepted:
     over = IdentityErased(at_ms=context.now_ms, command=context.command)
     return Accepted(Erased(0, is_over=True), [over])
 

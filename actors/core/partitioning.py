@@ -96,6 +96,11 @@ class Placement(msgspec.Struct, frozen=True):
         """The database that holds a shard."""
         return _number(shard) % self.databases
 
+    def shards_elsewhere(self, did: str) -> Sequence[str]:
+        """A shard in each database other than that of an identity, in their order."""
+        own = self.database_of(did)
+        return [shard_name(number) for number in range(self.databases) if number != own]
+
     def database_of_host(self, host: str) -> int:
         """The database that a host of shards works on, by its name."""
         return int(host.rsplit("-", 2)[-2]) if self.databases > 1 else 0

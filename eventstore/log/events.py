@@ -470,7 +470,10 @@ class IdentityErasureBegun(Event, frozen=True, kw_only=True):
 
 @released("identity-erased.1")
 class IdentityErased(Event, frozen=True, kw_only=True):
-    """The erasure of the identity is complete: no record from before its beginning is left."""
+    """The erasure of the identity is complete: no record from before its beginning is left.
+
+    As the first event of a stream it is about an identity whose data is in another database.
+    """
 
 
 @released("batch-sealed.1", is_frequent=True)

@@ -16,10 +16,10 @@ it not yet, only if the rows of several such keys overlap. A DID that speaks for
 after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
-a tag or a device of another identity that reads like the name; names in another database of the
-log; names in rows that an earlier release sealed, whose seal covers them. Seals hold for the
-changed rows (``eventstore.log.redaction``), so a pass may end anywhere and begin anew, beside
-appends and beside another pass.
+a tag or a device of another identity that reads like the name; names in rows that an earlier
+release sealed, whose seal covers them; of an identity of another database, names in rows behind the
+one that records its erasure here. Seals hold for the changed rows (``eventstore.log.redaction``),
+so a pass may end anywhere and begin anew, beside appends and beside another pass.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ COMING_BACK: Final[Sequence[type[Event]]] = (
 )
 """Events by which an erased identity comes back; the last one unless it names no account."""
 _SAID_LAST: Final = topics_of(IdentityErased, *COMING_BACK)
+_BEGUN: Final = topics_of(IdentityErasureBegun)
 _LISTING: Final = topics_of(KeylistUpdated)
 _OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
@@ -100,11 +101,12 @@ class Erasure(NamedTuple):
     """The last erasure of an identity: the position of its last row.
 
     Names leave rows up to ``until``: this position if the identity has come back since, or speaks
-    for an account, else ``ALWAYS``.
+    for an account, or is of another database, ``is_elsewhere``; else ``ALWAYS``.
     """
 
     position: int
     until: int
+    is_elsewhere: bool
 
 
 def erased_identities(log: LogReader) -> dict[bytes, Erasure]:
@@ -128,11 +130,15 @@ def erased_identities(log: LogReader) -> dict[bytes, Erasure]:
     for stream in streams:
         if not isinstance(stream, UUID):
             continue
-        said = log.stream_rows(stream, topics=_SAID_LAST)
+        rows = log.stream_rows(stream, topics=_SAID_LAST | _BEGUN)
+        said = [row for row in rows if row.topic not in _BEGUN]
         position = max(row.position for row in said if row.topic == erased)
         others = [row for row in said if row.topic not in _OF_SPEAKERS]
-        is_back = _is_bound(said[-1]) or others[-1].topic != erased
-        found[stream.bytes] = Erasure(position, position if is_back else ALWAYS)
+        # What was erased in another database may be back there, unknown to this one.
+        is_elsewhere = len(said) == len(rows)
+        is_back = is_elsewhere or _is_bound(said[-1]) or others[-1].topic != erased
+        until = position if is_back else ALWAYS
+        found[stream.bytes] = Erasure(position, until, is_elsewhere)
     return found
 
 
@@ -212,9 +218,11 @@ class NameErasure:
         # The end comes first: the rows of an identity that comes back now are behind it.
         end = log.position()
         by = end if erased_by is None else erased_by
+        found = erased_identities(log)
         self.erased: Mapping[bytes, int] = {
-            s: one.until for s, one in erased_identities(log).items() if one.position <= by
+            s: one.until for s, one in found.items() if one.position <= by
         }
+        self._elsewhere = {s for s, one in found.items() if one.is_elsewhere}
         self.reached = self.changed = 0
         self.end = end if self.erased else 0
         self._log = log
@@ -351,7 +359,10 @@ class NameErasure:
             ends = self._ends_of_contracts(stream)
             return row.version > max(ends.get(event.digest, 0), ends.get(None, 0))
         if isinstance(event, KeyClaimed) and self._is_of_erased(row, event):
-            return False
+            # The owner may have come back in its database before the erasure was recorded here.
+            may_be_its = stream_of(event.owner_did) in self._elsewhere
+            newest = self._log.stream_rows(stream, topics=_OF_CLAIMS)[-1]
+            return may_be_its and newest.version == row.version
         if isinstance(event, SpeakerNamed):
             return self._is_spoken_for_again(row, event)
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)

@@ -14,7 +14,13 @@ from eventstore.log.codec import decode_rows
 from eventstore.log.content import size_of, with_content
 from eventstore.log.event_declaration import NamesStream
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    TOPIC_BY_TYPE,
+    TYPE_BY_TOPIC,
+    Event,
+    IdentityErased,
+)
 from eventstore.log.streams import ERASED
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
 
@@ -120,7 +126,12 @@ def shards_of(sections: Iterable[tuple[str | None, int]]) -> pa.Array:
 
 
 def identity_of(event: Event, stream: bytes) -> str | None:
-    """The identity that the first event of a stream names; None if it names none."""
+    """The identity that the first event of a stream names; None if it names none.
+
+    An erasure comes first only where the identity is of another database.
+    """
+    if isinstance(event, IdentityErased):
+        return f"{ERASED}{stream.hex()}"
     naming = _NAMING.get(type(event))
     if naming is None:
         return None

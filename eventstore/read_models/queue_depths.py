@@ -340,7 +340,8 @@ class QueueFold:
                 queue.contracts, queue.is_being_erased = {}, True
                 queue.outbound = queue.is_agent = False
             case IdentityErased():
-                queue.did, queue.is_being_erased = "", False
+                # Of an identity of another database, it is the first event here.
+                queue.did, queue.is_being_erased, queue.has_begun = "", False, True
             case QueuePolicySet():
                 queue.own_age_s = event.age_s_max
             case AnyMessageQueued():

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from actors.core.commands import EraseIdentity
-from actors.core.erasure import CONTINUED, FOREIGN, OPERATOR
+from actors.core.erasure import CONTINUED, ELSEWHERE, ELSEWHERE_ONCE, FOREIGN, OPERATOR
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased
 from actors.host.clock import new_id
@@ -45,16 +45,23 @@ class ErasureEndpoint:
         """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.
 
         Another DID of an account erases nothing, and is answered with the account (``account_of``).
-        With ``&begun=true`` it only continues an erasure. With ``&foreign=true`` the DID may be one
+        With ``&begun=true`` it only continues an erasure; without it, nothing is erased while some
+        databases of the log are ``away``: do not answer. With ``&foreign=true`` the DID may be one
         that never registered or connected here, and belongs to no account, in no spelling: its
-        names leave the rows of others. An erasure that has begun is completed even if the operator
-        sends no further request.
+        names leave the rows of others. An erasure that has begun is completed in its own database
+        even if the operator sends no further request; the other ones know of it with the last.
         """
         did = request.query.get("did", "")
         by = CONTINUED if request.query.get("begun") == "true" else OPERATOR
-        is_foreign = request.query.get("foreign") == "true"
         if not did.startswith("did:") or not did.isprintable():
             raise web.HTTPBadRequest
+        key = command_key(did, new_id())
+        if by == OPERATOR and (away := await self._erased.elsewhere(did, key, CONTINUED)):
+            # Nor would these release its keys, and the DIDs that spoke for it.
+            return json_answer({"did": did, "known": True, "is_over": False, "away": away})
+        return await self._do_steps(did, by, is_foreign=request.query.get("foreign") == "true")
+
+    async def _do_steps(self, did: str, by: str, *, is_foreign: bool) -> web.Response:
         records = 0
         for _ in range(_STEPS):
             key = command_key(did, new_id())
@@ -68,6 +75,7 @@ class ErasureEndpoint:
                 return json_answer({**answer, **await account_of(self._identities, did)})
             if isinstance(step, Refusal):
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+            where = ELSEWHERE_ONCE if by == OPERATOR and step.is_over else ELSEWHERE
             by = CONTINUED
             records += step.records
             await self._erased.let_go(did, key, step)
@@ -79,6 +87,8 @@ class ErasureEndpoint:
                         by, is_foreign = FOREIGN, False
                         continue
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
+                if step.is_known and (away := await self._erased.elsewhere(did, key, where)):
+                    return json_answer({**answer, "away": away})
                 return json_answer({**answer, **account})
         return json_answer({"did": did, "known": True, "is_over": False, "records": records})
 

@@ -96,6 +96,7 @@ def erase(  # noqa: PLR0913 - each is one option of the command
         while True:
             answer = mediator.ask("POST", "/identities/erase", seconds_max=_ANSWER_S_MAX, **query)
             _refuse(did, answer)
+            _refuse_away(did, answer)
             records += answer["records"]
             progress(records, records + 1)
             if answer["is_over"]:
@@ -205,6 +206,17 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
         raise unknown_identity(did, answer, "If data of others names it, add --foreign.")
+
+
+def _refuse_away(did: str, answer: dict[str, Any]) -> None:
+    """Refuse an answer after which databases of the log do not know of the erasure."""
+    if not answer.get("away"):
+        return
+    away = ", ".join(f"database {number}" for number in answer["away"])
+    kept = f"{did} is erased, but keeps its name there"
+    done = kept if answer["is_over"] else "nothing was erased"
+    remedy = "Run the same command again once poste status shows that all hosts answer."
+    raise Stop(Exit.UNREACHABLE, f"{away} does not answer: {done}", remedy)
 
 
 def _receipt(settings: Settings, did: str, to: Path | None) -> ErasureReceipt:

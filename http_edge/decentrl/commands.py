@@ -9,7 +9,8 @@ claimed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias
@@ -27,10 +28,11 @@ from actors.core.commands import (
 )
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
-from actors.core.erasure import CONTINUED
+from actors.core.erasure import CONTINUED, ELSEWHERE
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import (
+    UNAVAILABLE,
     Done,
     Erased,
     MessagesBeside,
@@ -77,10 +79,17 @@ from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
+_LOG = logging.getLogger(__name__)
+_NAME_STAYS: Final = (
+    "an identity was erased, but keeps its name in rows of databases that did not answer, %s:"
+    " run poste identities erase DID once they do"
+)
 LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
 """Gets an identity, the key of its erase command in the log, and the first step of the erasure."""
 Free: TypeAlias = Callable[[str, bytes], Awaitable[bool]]
 """Releases an identity, as ``didcomm.accounts.ErasedAccounts.free``."""
+Elsewhere: TypeAlias = Callable[[str, bytes, str], Awaitable[Sequence[int]]]
+"""Reaches the other databases of the log, as ``didcomm.accounts.ErasedAccounts.elsewhere``."""
 _SHRUNK: Final = msgspec.structs.replace(refuse(Refusal.TEMPORARILY_UNAVAILABLE))
 """A page of messages that lacks some because they were removed before it was read. Its client would
 take it for all that waits."""
@@ -118,12 +127,13 @@ class CommandEndpoint:
         measures: EdgeMeasures,
         let_go: LetGo,
         free: Free,
+        elsewhere: Elsewhere,
     ) -> None:
         """An endpoint of one mediator; ``refusals`` counts refused commands.
 
         ``let_go`` releases what an erased identity held in the streams of other identities.
         """
-        self._let_go, self._free = let_go, free
+        self._let_go, self._free, self._elsewhere = let_go, free, elsewhere
         self._did_bytes_max = validator.settings.limits.did_bytes_max
         self._window_ms = validator.settings.protocol.timestamp_window_ms
         self._out_of_range = reject(
@@ -314,9 +324,10 @@ class CommandEndpoint:
                 submission = msgspec.structs.replace(submission, claim=None, charge=0.0, adds=False)
             if part is not submission.command:
                 submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
-            reply = await self._gateway.submit(submission, size_bytes)
             if isinstance(part, EraseIdentity):
-                reply = await self._erase_rest(submission, reply)
+                reply = await self._erase(submission)
+            else:
+                reply = await self._gateway.submit(submission, size_bytes)
             if isinstance(reply, Refused):
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
@@ -336,13 +347,17 @@ class CommandEndpoint:
         charge_answer(answer.size_bytes)
         return answer
 
-    async def _erase_rest(self, submission: Submission, reply: Reply) -> Reply:
-        """Finish an erasure after its first step; if this call is cut short, the host goes on.
+    async def _erase(self, submission: Submission) -> Reply:
+        """Erase the sender; if this call is cut short after the first step, the host goes on.
 
-        An identity that spoke for an account that has ended is released from it first.
+        An identity that spoke for an account that has ended is released from it first. Refused
+        while a database is away: once it is erased in its own, the owner can send it no more.
         """
         assert isinstance(submission.command, EraseIdentity)
         target_did, key = submission.target_did, submission.command_key
+        if await self._elsewhere(target_did, key, CONTINUED):
+            return UNAVAILABLE
+        reply = await self._gateway.submit(submission)
         rest = EraseIdentity(CONTINUED, submission.command.records_max)
         submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if reply == Refused(Refusal.INVALID_COMMAND) and await self._free(target_did, key):
@@ -350,6 +365,8 @@ class CommandEndpoint:
         if not isinstance(reply, Erased):
             return reply
         await self._let_go(target_did, key, reply)
+        if away := await self._elsewhere(target_did, key, ELSEWHERE):
+            _LOG.error(_NAME_STAYS, away, extra={"did": target_did})
         submission = msgspec.structs.replace(submission, command=rest)
         while isinstance(reply, Erased) and not reply.is_over:
             reply = await self._gateway.submit(submission)

@@ -10,6 +10,7 @@ answer cannot do harm.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from actors.core.commands import (
     ClaimedKey,
     Connection,
     EndAccount,
+    EraseIdentity,
     NameSpeaker,
     QueryConnection,
     RotateAccount,
@@ -60,6 +62,26 @@ class ErasedAccounts:
             await self._keylists.release(did, command, step.keys)
         for speaker_did in step.speaker_dids:
             await self.unname(speaker_did, did, command)
+
+    async def elsewhere(self, did: str, command: bytes, by: str) -> list[int]:
+        """Have the other databases of the log record an erasure: their rows name the identity.
+
+        Return the numbers of those that did not. With ``CONTINUED`` in place of ``ELSEWHERE`` they
+        record nothing, and answer if they could.
+        """
+        placement, erase = self._identities.placement(), EraseIdentity(by, 1)
+        shards = placement.shards_elsewhere(did)
+        asking = (
+            self._identities.ask(did, erase, command, Erased, by_mediator=True, shard=shard)
+            for shard in shards
+        )
+        answers = zip(shards, await asyncio.gather(*asking), strict=True)
+        # A host of an earlier release says that it does not know the identity.
+        return [
+            placement.database_of_shard(shard)
+            for shard, one in answers
+            if isinstance(one, Refusal) or not one.is_known
+        ]
 
     async def free(self, did: str, command: bytes) -> bool:
         """Release a DID that is to be erased if it speaks for no account that goes on.

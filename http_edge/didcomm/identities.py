@@ -26,6 +26,7 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.cost import cost, source_key, turn_cost
+from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     UNAVAILABLE,
@@ -100,6 +101,7 @@ class Identities:
         by_owner: bool = False,
         by_mediator: bool = False,
         adds: bool = False,
+        shard: str | None = None,
     ) -> _R | Refusal:
         """Send ``command`` to ``target`` and return the reply, of type ``reply``, or the refusal.
 
@@ -108,10 +110,11 @@ class Identities:
         edge; if it cannot pay, the reply is RATE_LIMITED.
         ``by_mediator``: the command is the mediator's own, even if a message caused it.
         ``adds``: it is a step of storing something, and is refused if the disk is nearly full.
+        ``shard``: one of another database, if the command is about the rows there.
         """
         if isinstance(command, DeliverMessages):
             command = msgspec.structs.replace(command, waits_for_turn=True)
-        partition = self._gateway.routes.partition_of(target)
+        partition = shard or self._gateway.routes.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient. All that a message of an account
         # causes takes the turns of its sender: one message may claim hundreds of keys. A session,
         # though, begins in the turns of its account, whichever DID speaks: there it ends (``Hub``).
@@ -142,6 +145,10 @@ class Identities:
             return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
+
+    def placement(self) -> Placement:
+        """Return which shards are in which database."""
+        return self._gateway.routes.placement
 
     async def ask_unprompted(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
         """Send a command that no message caused, under a key of its own in the log."""

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from actors.core.commands import GrantMediation, Register
+from actors.core.partitioning import is_shard
 from actors.core.refusals import Refusal
 from actors.core.replies import NOT_OWNER, UNAVAILABLE, BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import PAID, Read, Submission
@@ -166,11 +167,14 @@ class Gateway:
         return _Step(claim_host, claim.partition, alone)
 
     def _aimed(self, submission: Submission) -> Submission:
-        """The submission, addressed to the partition that holds its target now."""
-        if submission.command is None:
-            return submission
+        """The submission, addressed to the partition that holds its target now.
+
+        One to a shard that is not the target's stays so: it is about rows of another database.
+        """
+        shard = self.routes.placement.partition_of(submission.target_did)
+        is_elsewhere = is_shard(submission.partition) and submission.partition != shard
         partition = self.routes.partition_of(submission.target_did)
-        if partition == submission.partition:
+        if submission.command is None or is_elsewhere or partition == submission.partition:
             return submission
         return msgspec.structs.replace(submission, partition=partition)
 

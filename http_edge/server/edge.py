@@ -160,6 +160,7 @@ class Edge:
             measures=self._measures,
             let_go=self._erased.let_go,
             free=self._erased.free,
+            elsewhere=self._erased.elsewhere,
         )
         self._sockets = SocketEndpoint(
             settings, resolver, gateway, hub, clock=clock, refusals=refusals

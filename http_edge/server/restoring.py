@@ -67,6 +67,7 @@ _LEFT_BEHIND: Final = {NAMES_ERASED, PUBLIC_HEAD}
 """Marks about rows that the restored log may not have: what is cut away, or changed since."""
 _BEGUN: Final = TOPIC_BY_TYPE[IdentityErasureBegun]
 _ERASED: Final = TOPIC_BY_TYPE[IdentityErased]
+_ERASING: Final = {_BEGUN, _ERASED}
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
@@ -444,18 +445,21 @@ def later_erasures(source: Source, dsn: str, end: int) -> tuple[Mapping[str, Lat
     """Who was erased behind ``end``, and is in the log that ends there; up to where that is known.
 
     Streams are as in receipts. One that was not here by then is in the log if others name it:
-    whether it was erased as such, or came later. Nothing behind ``end`` is known if the source and
-    its export end there, or cannot be read.
+    whether it was erased as such, came later, or is of another database. Nothing behind ``end``
+    is known if the source and its export end there, or cannot be read.
     """
     try:
-        begun = {row.stream for row in _rows_behind(source, end) if row.topic == _BEGUN}
+        behind = [row for row in _rows_behind(source, end) if row.topic in _ERASING]
+        begun = {row.stream for row in behind if row.topic == _BEGUN}
         with closing(open_log(dsn, to_read=True)) as log:
             names = IdentityNames(log)(begun)
-            newest = {s: log.read_stream(UUID(bytes=s), newest_first=True, limit=1) for s in begun}
-            foreign = _named_by_others(log, {s for s, rows in newest.items() if not rows})
+            every = {row.stream for row in behind}
+            newest = {s: log.read_stream(UUID(bytes=s), newest_first=True, limit=1) for s in every}
+            left = {s for s, rows in newest.items() if all(r.topic == _ERASED for r in rows)}
+            foreign = _named_by_others(log, {s for s in left if s not in begun or not newest[s]})
     except (ExportError, LogError):
         return {}, end
-    here = {s: names[s] for s, rows in newest.items() if any(r.topic != _ERASED for r in rows)}
+    here = {s: names[s] for s in begun - left}
     later = {
         stream.hex(): LaterErasure(name if name and not is_erased_name(name) else None, is_foreign)
         for named, is_foreign in ((here, False), (foreign, True))
@@ -483,14 +487,14 @@ def _named_by_others(log: LogReader, streams: Collection[bytes]) -> Mapping[byte
 
 
 def _rows_behind(source: Source, end: int) -> Iterator[LogRow]:
-    """Rows behind ``end``, with all that begin an erasure: these never leave a log."""
+    """Rows behind ``end``, with all that begin or end an erasure: these never leave."""
     if source.log is not None:
         for section in log_sections(source.log, end):
             yield from section.rows
         end = max(end, source.last)
     for statement in source.catalog.statements if source.catalog else ():
         manifest = statement.manifest
-        if manifest.last > end and any(_BEGUN in file.types for file in manifest.files):
+        if manifest.last > end and any(_ERASING & file.types.keys() for file in manifest.files):
             assert source.place is not None
             for rows in manifest_rows(source.place, manifest):
                 yield from (row for row in rows if row.position > end)

@@ -56,7 +56,8 @@ class LocalHosts:
     def start(self) -> None:
         """Open the log and claim every shard."""
         self._loop = asyncio.get_running_loop()
-        options = [host_options(self._settings, index) for index in range(self._settings.hosts)]
+        hosts = range(len(placement_of(self._settings).host_names))
+        options = [host_options(self._settings, index) for index in hosts]
         for option in options:
             self.run(option)
 

@@ -14,6 +14,9 @@ from typing import Any
 import base58
 import pytest
 
+from actors.core.commands import EraseIdentity
+from actors.core.erasure import ELSEWHERE
+from actors.core.replies import Erased
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
@@ -27,7 +30,7 @@ from tests.contract.test_name_erasure_contract import take_out_names
 from tests.contract.test_retention_contract import DAY_S, FRIEND, Mediator
 from tests.export.test_restore import export
 from tests.histories import MEDIATOR
-from tests.unit.actors.given import NOW_S, registration, submission
+from tests.unit.actors.given import NOW_S, registration, submission, unclaimed
 from tests.unit.actors.given import run as run_commands
 from tests.unit.cli.conftest import Run, run
 
@@ -115,15 +118,18 @@ def test_a_restore_says_up_to_where_it_knows_who_was_erased(
 
 
 @pytest.mark.parametrize("is_nameless", [False, True])
-@pytest.mark.parametrize("has_come", [False, True], ids=["never here", "came later"])
+@pytest.mark.parametrize("who", ["never here", "came later", "of another database"])
 def test_a_restore_names_who_was_erased_later_and_stands_in_rows_of_others_alone(
-    run: Run, tmp_path: Path, end: int, *, has_come: bool, is_nameless: bool
+    run: Run, tmp_path: Path, end: int, who: str, *, is_nameless: bool
 ) -> None:
     """Even if the log that went on has lost the name: the rows before the end have it."""
     data, out = tmp_path / "data", str(tmp_path / "out")
     with closing(open_log(f"sqlite:{data / 'log.db'}")) as log:
         mediator = Mediator(log, name="later")
-        if has_come:
+        if who == "of another database":
+            (known,) = run_commands(mediator.host, unclaimed(FRIEND, EraseIdentity(ELSEWHERE, 1)))
+            assert known == Erased(0, is_over=True)
+        elif who == "came later":
             signed = registration(FRIEND, NOW_S + 9 * DAY_S)
             run_commands(mediator.host, submission(FRIEND, signed))
             erase(mediator, FRIEND)

@@ -14,7 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from actors.core.commands import EraseIdentity
+from actors.core.erasure import ELSEWHERE, OPERATOR
 from actors.core.partitioning import Placement
+from actors.core.replies import Erased
+from actors.core.submissions import Submission
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.proof import ProvenMessage, check_proof, proof_bytes
@@ -33,7 +37,15 @@ from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.writing import notes
 from projections.spark.export import open_export
 from projections.tables import PROJECTIONS
-from tests.histories import AGENTS, IDENTITIES, MEDIATOR, PLACEMENT, History, random_script
+from tests.histories import (
+    AGENTS,
+    IDENTITIES,
+    MEDIATOR,
+    PLACEMENT,
+    History,
+    partition_of,
+    random_script,
+)
 from tests.projections.dumps import dump_host
 from tests.projections.exports import (
     SIGN,
@@ -44,6 +56,8 @@ from tests.projections.exports import (
     share_out,
 )
 from tests.projections.folding import Rows, fold, stored_events
+from tests.unit.actors.given import host
+from tests.unit.actors.given import run as run_on
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -270,3 +284,29 @@ def test_a_number_names_no_position_of_several_databases(
     with pytest.raises(NotExported, match="complete until"):
         export.position(datetime(9000, 1, 1, tzinfo=UTC))
     assert export.position(datetime(1970, 1, 2, tzinfo=UTC)) == export.start
+
+
+@pytest.mark.spark
+def test_an_erasure_recorded_in_the_other_database_changes_no_table_of_the_whole_log(
+    spark: SparkSession, sample: SampleLog
+) -> None:
+    gone = {TWO.database_of(did): did for did in (*IDENTITIES, *AGENTS)}
+    for did in gone.values():
+        erase = EraseIdentity(OPERATOR, 10_000)
+        while run_on(sample.history._host, erasing(did, erase)) != [Erased(0, is_over=True)]:
+            pass
+    sample.live(10, 5)
+    for number, database in enumerate(sample.databases):
+        elsewhere = host(database, shards=["shard-noting"], name="noting")
+        record = erasing(gone[1 - number], EraseIdentity(ELSEWHERE, 1), "shard-noting")
+        assert run_on(elsewhere, record) == [Erased(0, is_over=True)]
+        export_log(database, sample.export / f"db-{number}", rows_max=300)
+    tables = rebuild(spark, open_export(str(sample.export)), str(sample.folder / "tables"))
+    found = unplaced(read_tables(sample.folder / "tables", tables))
+    expected = unplaced(fold(sample.log))
+    for name in found.keys() - {"seals", "nonces"}:
+        assert found[name] == expected[name], name
+
+
+def erasing(did: str, command: EraseIdentity, partition: str = "") -> Submission:
+    return Submission(partition or partition_of(did), did, bytes(16), command=command)

@@ -195,3 +195,18 @@ def test_the_erasure_of_another_did_of_an_account_names_the_account(
         ran = run("identities", "erase", "did:x:other", "--yes", *at)
     assert ran.code in {Exit.FINDING, Exit.USAGE}
     assert "by its first DID: did:key:z6Mk" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("is_over", "said"),
+    [(False, "nothing was erased"), (True, f"{GONE} is erased, but keeps its name there")],
+)
+def test_a_database_that_does_not_answer_is_named_with_what_to_do(
+    run: Run, data_dir: Path, said: str, *, is_over: bool
+) -> None:
+    answer = {"known": True, "is_over": is_over, "records": 0, "away": [1]}
+    with answering({"/identities/erase": (200, json.dumps(answer).encode())}) as listen:
+        ran = run("identities", "erase", GONE, "--yes", "--data-dir", data_dir_of(data_dir, listen))
+    assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+    assert f"database 1 does not answer: {said}" in ran.err
+    assert "Run the same command again" in ran.err

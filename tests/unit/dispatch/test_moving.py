@@ -456,3 +456,16 @@ def test_the_sessions_of_a_shard_are_lost_without_those_of_whom_has_left_it() ->
     assert set(lost) == set(SHARDS)
     # It comes back with its sessions to a shard that has lost its own.
     assert not routes.update(with_own(3, {}, "2", returned="1/a"))
+
+
+async def test_what_is_about_rows_of_another_database_stays_with_the_shard_it_names() -> None:
+    routes = Routes(Placement(shards=16, hosts=1, databases=2))
+    setting, _ = live(refusing=lambda name: name == "host-0", routes=routes)
+    routes.update(table(1, "host-1", shard_1="host-0"))
+    did = next(d for n in range(99) if routes.placement.database_of(d := f"did:a:{n}") == 0)
+    there = msgspec.structs.replace(setting.submission(did), partition="shard-1")
+    waiting = asyncio.create_task(setting.gateway.submit(there))
+    await setting.hosts["host-0"].called.wait()
+    routes.update(table(2, "host-1"))
+    assert await waiting == Done()
+    assert [[one.partition for one in b] for b in setting.hosts["host-1"].batches] == [["shard-1"]]
