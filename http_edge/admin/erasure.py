@@ -17,7 +17,8 @@ from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory
 from http_edge.admin.operators import account_of, json_answer, other_spellings
 from http_edge.didcomm.accounts import ErasedAccounts
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.identities import Identities, key_target
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.routes import PlainRoute
 
@@ -62,7 +63,7 @@ class ErasureEndpoint:
         return await self._do_steps(did, by, is_foreign=request.query.get("foreign") == "true")
 
     async def _do_steps(self, did: str, by: str, *, is_foreign: bool) -> web.Response:
-        records = 0
+        records, former = 0, dict[str, bool]()
         for _ in range(_STEPS):
             key = command_key(did, new_id())
             step = await self._identities.ask(
@@ -85,8 +86,10 @@ class ErasureEndpoint:
                     account = await self._known_as(did)
                     if not account:
                         by, is_foreign = FOREIGN, False
+                        former = await self._former(did)
                         continue
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
+                answer |= former
                 if step.is_known and (away := await self._erased.elsewhere(did, key, where)):
                     return json_answer({**answer, "away": away})
                 return json_answer({**answer, **account})
@@ -102,3 +105,15 @@ class ErasureEndpoint:
             if await self._memory.knows(own):
                 return {"account": own}
         return {}
+
+    async def _former(self, did: str) -> dict[str, bool]:
+        """``was_registered``: an agent had this DID among its own, and has it no more.
+
+        Nothing in memory says any more which agent, or whether its account is over.
+
+        Raises:
+            HostUnavailable: a host does not answer.
+        """
+        name = canonical_name(did)
+        is_known = name is not None and await self._memory.knows(key_target(name))
+        return {"was_registered": True} if is_known else {}

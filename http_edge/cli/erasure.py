@@ -46,6 +46,10 @@ from http_edge.settings.sources import Loaded
 
 _ANSWER_S_MAX: Final = 60.0
 _FROM_BOTH: Final = "Remove names from both with: poste export compact"
+_WAS_REGISTERED: Final = (
+    "an agent here had registered this DID. If it is the person's own, erase the account as well,"
+    " by its first DID: the did:key of its key, or the long form of this DID, leads to it."
+)
 _file: Final = partial(click.Path, dir_okay=False, path_type=Path)
 receipt_option = click.option(
     "--receipt", "to", type=_file(), help="Write the signed receipt to this file."
@@ -102,6 +106,8 @@ def erase(  # noqa: PLR0913 - each is one option of the command
             if answer["is_over"]:
                 break
             query["begun"] = "true"
+    if answer.get("was_registered"):
+        click.echo(f"poste: {_WAS_REGISTERED}", err=True)
     try:
         found = _receipt(settings, did, to)
     except (Stop, LogError, OSError) as error:

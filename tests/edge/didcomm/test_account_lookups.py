@@ -205,3 +205,16 @@ async def test_a_did_of_an_agent_whose_account_is_over_is_not_erased_as_of_who_w
     assert network.mediator.log_position() == before
     erased = await network.mediator.operate(f"/identities/erase?did={account}", "POST")
     assert (erased.json["known"], erased.json["is_over"]) == (True, True)
+
+
+async def test_the_short_did_of_an_agent_whose_account_is_over_is_said_to_have_been_registered(
+    network: WalletNetwork,
+) -> None:
+    """It does not lead to the account, so its erasure alone would be taken for all."""
+    wallet = await connected(network, did_method="peer4")
+    short = canonical_name(own_did(wallet.connection.own, "peer4"))
+    assert await end(wallet) == 202
+    for did, was_registered in ((str(short), True), (f"{short}x", False)):
+        path = f"/identities/erase?did={quote(did, safe='')}&foreign=true"
+        answer = (await network.mediator.operate(path, "POST")).json
+        assert (answer["is_over"], answer.get("was_registered", False)) == (True, was_registered)

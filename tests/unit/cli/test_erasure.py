@@ -210,3 +210,14 @@ def test_a_database_that_does_not_answer_is_named_with_what_to_do(
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert f"database 1 does not answer: {said}" in ran.err
     assert "Run the same command again" in ran.err
+
+
+def test_a_did_that_an_agent_had_registered_is_said_to_be_perhaps_not_all(
+    run: Run, data_dir: Path
+) -> None:
+    answer = {"known": True, "is_over": True, "records": 0, "was_registered": True}
+    with answering({"/identities/erase": (200, json.dumps(answer).encode())}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        ran = run("identities", "erase", GONE, "--foreign", "--yes", *at)
+    assert ran.code == Exit.OK
+    assert "an agent here had registered this DID" in ran.err
