@@ -171,10 +171,11 @@ class Gateway:
 
         One to a shard that is not the target's stays so: it is about rows of another database.
         """
-        shard = self.routes.placement.partition_of(submission.target_did)
-        is_elsewhere = is_shard(submission.partition) and submission.partition != shard
         partition = self.routes.partition_of(submission.target_did)
-        if submission.command is None or is_elsewhere or partition == submission.partition:
+        if submission.command is None or partition == submission.partition:
+            return submission
+        shard = self.routes.placement.partition_of(submission.target_did)
+        if is_shard(submission.partition) and submission.partition != shard:
             return submission
         return msgspec.structs.replace(submission, partition=partition)
 
