@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import ray
 from ray import exceptions as ray_errors
+from ray.job_config import JobConfig
 from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
@@ -124,6 +125,9 @@ def start(folder: Path) -> None:
             ray.init(
                 address="local",  # never a Ray that already runs on this machine
                 namespace=NAMESPACE,
+                # As for a client, whose current directory is elsewhere: from ours the processes
+                # would import before all other places, and anyone may write to a /tmp.
+                job_config=JobConfig(_client_job=True),
                 include_dashboard=False,
                 log_to_driver=False,
                 configure_logging=False,

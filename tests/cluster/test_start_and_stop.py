@@ -383,6 +383,19 @@ def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(tmp_p
         server.wait_until_gone()
 
 
+def test_no_process_imports_from_the_directory_where_the_mediator_is_started(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "http_edge.py").write_text("raise ImportError('this is another one')")
+    server = Server(tmp_path / "data")
+    # As for the installed command, whose own directory Python has in place of the current one.
+    server.environment = {**server.environment, "PYTHONSAFEPATH": "1"}
+    server.prefix = ("env", "-C", str(tmp_path))
+    with server:
+        assert len(server.pids("ray::Ray")) == 2
+        assert "this is another one" not in (server.data_dir / "stderr").read_text()
+
+
 @pytest.fixture(scope="module")
 def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A mediator on a machine that has no memory to spare, and that keeps what a crash leaves."""
