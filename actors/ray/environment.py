@@ -42,13 +42,24 @@ much freed memory it keeps for the next ones. By default it gives the buffers of
 messages back after each page, and the kernel clears them for the next page, which takes as long as
 encrypting them."""
 
+_OF_LOGS: Final = frozenset(
+    {"RAY_BACKEND_LOG_LEVEL", "RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"}
+)
+
 
 def prepare() -> None:
     """Set the environment of this process and all its children.
 
+    Variables in capitals describe a Ray of the user's own: its Redis, its TLS, its hooks, the
+    environment of its jobs. With these the mediator's Ray does not start, so only those about logs
+    stay, and the flags in small letters (``RAY_worker_niceness``).
+
     Ray gets a token for its lifetime: a client of Ray's ports can run code as this user, so the
     ports stay on loopback and require the token.
     """
+    for name in [*os.environ]:
+        if name.startswith("RAY_") and name.isupper() and name not in _OF_LOGS:
+            del os.environ[name]
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
     # Ray's default of 15 is for batch work: hosts and edges would wait for all other processes.
     os.environ.setdefault("RAY_worker_niceness", "0")

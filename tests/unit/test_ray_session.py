@@ -195,6 +195,19 @@ def test_a_ray_that_does_not_start_is_a_sentence_with_its_remedy(
     assert str(data_dir / "ray") in stopped.value.remedy
 
 
+def test_variables_of_another_ray_reach_none_of_the_mediators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = ["ADDRESS", "REDIS_ADDRESS", "USE_TLS", "CLIENT_MODE", "RUNTIME_ENV_HOOK"]
+    others += ["JOB_CONFIG_JSON_ENV_VAR", "AUTH_TOKEN_PATH"]
+    kept = {"RAY_worker_niceness": "5", "RAY_BACKEND_LOG_LEVEL": "debug", "RAYON_NUM_THREADS": "2"}
+    given = {f"RAY_{name}": "1" for name in others} | kept
+    monkeypatch.setattr(os, "environ", given)
+    environment.prepare()
+    assert not {f"RAY_{name}" for name in others} & given.keys()
+    assert kept.items() <= given.items()
+
+
 def test_a_log_of_rays_is_small_beside_what_is_kept_free_on_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
