@@ -54,6 +54,7 @@ NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 """Ray's shared memory. No batch passes through Ray, so the store stays almost empty; Ray refuses
 less than 75 MB."""
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - Ray's store there has no name
 _SESSIONS: Final = "s"
 """A folder within the private one: Ray opens the folder that it is given to all users."""
 _FOLDER_BYTES_MAX: Final = 107 - len(
@@ -111,8 +112,23 @@ def _is_read(folder: Path) -> bool:
     return is_short and str(folder).isascii() and not _SPLIT_BY_RAY & {*str(folder)}
 
 
+def _has_shared_memory() -> bool:
+    """Is there room for Ray's store in shared memory? In a container there are often 64 MiB.
+
+    Ray warns where there is less, and does not start where there is none that it can write to.
+    """
+    try:
+        found = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return False
+    is_large = found.f_bavail * found.f_frsize >= OBJECT_STORE_BYTES
+    return is_large and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK)
+
+
 def start(folder: Path) -> None:
     """Start Ray on this machine, with its sockets and logs in this folder.
+
+    Its store is there, too, where shared memory has no room for it.
 
     Raises:
         RayRefused: Ray does not start.
@@ -121,7 +137,7 @@ def start(folder: Path) -> None:
     before = os.umask(_OTHERS)
     try:
         with unused_left_out():
-            # The arguments for a node's address and for its folder are not public.
+            # The arguments for a node's address and for its folders are not public.
             ray.init(
                 address="local",  # never a Ray that already runs on this machine
                 namespace=NAMESPACE,
@@ -132,6 +148,7 @@ def start(folder: Path) -> None:
                 log_to_driver=False,
                 configure_logging=False,
                 object_store_memory=OBJECT_STORE_BYTES,
+                _plasma_directory=None if _has_shared_memory() else str(folder),
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(folder / _SESSIONS),
             )

@@ -195,6 +195,32 @@ def test_a_ray_that_does_not_start_is_a_sentence_with_its_remedy(
     assert str(data_dir / "ray") in stopped.value.remedy
 
 
+@pytest.mark.parametrize("shared", ["small", "missing", "not writable"])
+def test_without_room_in_shared_memory_the_store_of_ray_is_in_its_folder(
+    data_dir: Path, fake_ray: Ray, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_SHARED_MEMORY", data_dir)
+    match shared:
+        case "small":
+            monkeypatch.setattr(processes, "OBJECT_STORE_BYTES", 2**62)
+        case "missing":
+            monkeypatch.setattr(processes, "_SHARED_MEMORY", data_dir / "missing")
+        case _:  # no mode forbids root anything, but a file system that is read-only does
+            monkeypatch.setattr(os, "access", lambda *_: False)
+    folder = processes.private_folder(data_dir)
+    processes.start(folder)
+    assert fake_ray.options["_plasma_directory"] == str(folder)
+
+
+def test_with_room_in_shared_memory_ray_has_its_store_there(
+    data_dir: Path, fake_ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_SHARED_MEMORY", data_dir)
+    monkeypatch.setattr(processes, "OBJECT_STORE_BYTES", 1)
+    processes.start(processes.private_folder(data_dir))
+    assert fake_ray.options["_plasma_directory"] is None
+
+
 def test_variables_of_another_ray_reach_none_of_the_mediators(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
