@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import stat
 import subprocess
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -140,3 +145,31 @@ def test_the_address_of_a_ray_cluster_is_refused_with_what_to_set() -> None:
 def test_the_command_takes_the_place_of_the_script() -> None:
     ended = _run("sh", "-c", "echo $PPID; ps -o args= -p $$ | head -c 2", PATH="/usr/bin:/bin")
     assert ended.stdout.split() == [str(os.getpid()), "sh"]
+
+
+class _Ready(BaseHTTPRequestHandler):
+    """A mediator that is ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/readyz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing goes to stderr."""
+
+
+def test_health_is_not_asked_for_through_a_proxy_of_the_environment() -> None:
+    found = re.search(r"(?s)HEALTHCHECK.*?CMD (\[.+?\])$", STAGES["poste"], re.MULTILINE)
+    assert found
+    _python, *arguments = json.loads(found[1])
+    with HTTPServer(("127.0.0.1", 0), _Ready) as mediator, socket.socket() as unanswered:
+        unanswered.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{unanswered.getsockname()[1]}"
+        threading.Thread(target=mediator.handle_request, daemon=True).start()
+        arguments = [each.replace("8080", str(mediator.server_port)) for each in arguments]
+        subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "http_proxy": proxy, "no_proxy": ""},
+            check=True,
+            timeout=SECONDS_MAX,
+        )
