@@ -185,6 +185,7 @@ class Opened:
         Raises:
             ImportError: Spark is not installed (the extra ``spark``).
             JavaMissing: there is no Java to start.
+            UserUnnamed: the user of this process has no name.
             TablesDamaged: a file of a table is not the one that was written.
         """
         if self._spark is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -62,6 +63,15 @@ class JavaMissing(ProjectionError):
     exit_code = USAGE
 
 
+class UserUnnamed(ProjectionError):
+    """The user of this process has a number but no name, as where a container is given a number.
+
+    Java then knows no home directory, and Spark starts only where its user has a name.
+    """
+
+    exit_code = USAGE
+
+
 class Java(NamedTuple):
     """A Java that was found: its program, and its release, e.g. 25."""
 
@@ -83,7 +93,9 @@ def chosen_java(scratch: Path) -> Iterator[Java]:
 
     Raises:
         JavaMissing: neither the machine nor the wheel has a Java of release 17 or later.
+        UserUnnamed: the user has no name.
     """
+    _check_user()
     found = _found()
     home = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(make_launcher(found.program, found.release, scratch))
@@ -93,6 +105,17 @@ def chosen_java(scratch: Path) -> Iterator[Java]:
         del os.environ["JAVA_HOME"]
         if home is not None:
             os.environ["JAVA_HOME"] = home
+
+
+def _check_user() -> None:
+    number = os.geteuid()
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise UserUnnamed(
+            f"Spark does not start for user {number}, who has no name here: run this as a user with"
+            " a line in /etc/passwd (the image has 10001), or add one"
+        ) from None
 
 
 def release(java: Path) -> int | None:

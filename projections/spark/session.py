@@ -105,6 +105,7 @@ def open_session(
 
     Raises:
         JavaMissing: there is no Java to start.
+        UserUnnamed: the user of this process has no name.
     """
     is_local = False
     if started_by_spark():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
 from projections.spark.java import (
     JavaMissing,
+    UserUnnamed,
     chosen_java,
     collector,
     make_launcher,
@@ -99,6 +102,18 @@ def test_the_machines_own_java_comes_first_and_the_wheel_last(
     assert os.environ["JAVA_HOME"] == str(homes["home"])
     monkeypatch.setenv("JAVA_HOME", str(homes["old"]))
     assert chosen("4") == "path"
+
+
+def test_a_user_without_a_name_learns_that_spark_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unnamed(number: int) -> NoReturn:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unnamed)
+    with pytest.raises(UserUnnamed, match=f"user {os.geteuid()}.*/etc/passwd"):
+        chosen_java(tmp_path).__enter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_under_spark_submit_java_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
