@@ -6,12 +6,14 @@ import contextlib
 import os
 import socket
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
 import pytest
 from eventsourcing.persistence import PersistenceError
+from packaging.requirements import Requirement
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import (
@@ -36,6 +38,7 @@ from tests.log.samples import OWNER, append, message, save
 from tests.log.shared_sessions import pooled
 from tests.log.test_read_models import counts, fill
 from tests.postgres import Server
+from tests.tidy.modules import ROOT
 
 pytestmark = pytest.mark.postgres
 _SHOWN = "SHOW synchronous_commit"
@@ -397,3 +400,10 @@ def test_a_start_gives_up_a_machine_that_is_gone_after_its_own_time_and_not_that
         began_s = time.monotonic()
         assert not is_refused(url, PostgresBounds(connect_s_max=1))
         assert time.monotonic() - began_s < 60, "TCP tries for two minutes"
+
+
+def test_no_release_that_may_be_installed_waits_for_an_answer_without_a_bound() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {found.name: found for found in map(Requirement, declared["dependencies"])}
+    # Before 3.3.6 its Connection.wait takes no time-out.
+    assert not any(needed["psycopg"].specifier.contains(f"3.3.{number}") for number in range(6))
