@@ -18,6 +18,7 @@ _OPTION: Final = "--data-dir"
 _PROBE_BYTES: Final = 64 * 1024
 LOCK: Final = "lock"
 """The file by which a mediator, or a restore, claims the directory."""
+_OWNER_ALONE: Final = 0o600
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -89,7 +90,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
         Stop: another mediator, or a restore, works there, or the directory cannot be locked.
     """
     with named_disk_faults(data_dir, option):
-        lock = (data_dir / LOCK).open("a+")
+        lock = opened_lock(data_dir / LOCK)
     with lock:
         _take(fcntl.LOCK_EX, lock, data_dir, option)
         lock.seek(0)
@@ -103,6 +104,20 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
             # The disk may be read-only by now. Then the next start takes this end for a kill.
             with contextlib.suppress(OSError):
                 lock.truncate(0)
+
+
+def opened_lock(path: Path) -> IO[str]:
+    """Open a file to lock, also to read and append; make it if it is missing.
+
+    It is for its owner alone, because who can open it, if only to read, can lock it and stay.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _OWNER_ALONE)
+    with contextlib.suppress(OSError):  # it may be another owner's, and shared on purpose
+        os.fchmod(opened, _OWNER_ALONE)
+    return os.fdopen(opened, "a+")
 
 
 @contextlib.contextmanager

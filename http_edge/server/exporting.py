@@ -38,6 +38,7 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.private_files import KeyFileRefused
 from http_edge.server.child_process import begin_child
+from http_edge.server.data_dir import opened_lock
 from http_edge.server.log_head import HeadFile, public_head, renewed_head
 from http_edge.server.mediator_log import keys_of, opened_to_export
 from http_edge.server.status_files import ExportReporter, Rewriting
@@ -349,7 +350,7 @@ def _locked(settings: Settings, place: ExportPlace) -> Iterator[ExportPlace]:
     """
     name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
     file = settings.data_dir / f"export-{name}.lock"
-    with file.open("a") as lock:
+    with opened_lock(file) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -103,3 +103,19 @@ def test_a_lock_that_cannot_be_emptied_fails_no_clean_end(tmp_path: Path) -> Non
             os.dup2(never_empty.fileno(), lock)
     with locked(tmp_path) as was_killed:
         assert was_killed
+
+
+@pytest.mark.parametrize("left", [None, 0o644])
+def test_no_other_user_of_the_machine_can_hold_a_lock_that_a_mediator_needs(
+    tmp_path: Path, left: int | None
+) -> None:
+    tmp_path.chmod(0o755)
+    if left is not None:  # by an earlier build
+        (tmp_path / LOCK).touch()
+        (tmp_path / LOCK).chmod(left)
+    before = os.umask(0)
+    try:
+        with locked(tmp_path):
+            assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
