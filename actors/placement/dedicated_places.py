@@ -164,6 +164,11 @@ class DedicatedPlaces:
             return Placed.MOVING_NOW
         return await self._begin(did, self._release(did, owner.host, _OPERATOR))
 
+    @property
+    def has_orders(self) -> bool:
+        """Is an order not carried out yet?"""
+        return any(self._orders)
+
     def give_up(self) -> None:
         """Answer the orders under way as not carried out, and later ones at once.
 

@@ -152,6 +152,12 @@ class Membership:
         """Has every known host either answered or been given up?"""
         return all(entry.holdings or entry.is_silent for entry in self._entries.values())
 
+    @property
+    def has_answered(self) -> bool:
+        """Has every known host answered the last look?"""
+        entries = self._entries.values()
+        return all(entry.holdings and entry.answered_s == self._now_s for entry in entries)
+
     def port(self, name: str) -> OwnerPort:
         """The port of a host, for questions that do not change its holdings.
 

@@ -165,6 +165,17 @@ class Placer:
             return Placed.DID_NOT_ANSWER
         return Placed.DONE
 
+    @property
+    def is_settled(self) -> bool:
+        """Has every host just answered, and is nothing under way, due or ordered?
+
+        Then another placer that begins now has nothing to make good.
+        """
+        is_placed = self._spread_over is not None and len(self._owners) == len(self._shards)
+        is_idle = not len(self._tasks) and not self.dedicated.has_orders
+        views = self._membership, self.dedicated.membership
+        return is_placed and is_idle and all(view.has_answered for view in views)
+
     async def close(self) -> None:
         """Wait for the moves that are under way."""
         await self._tasks.finish()

@@ -51,6 +51,9 @@ _TICK_S: Final = 0.5
 _STAND_BY_S: Final = 1.0
 """How often a standby looks at the lease: a quarter of the lease time. The end of the placer's
 process it notices at once, by the end of its connection."""
+_GATHER_LOOKS: Final = 3
+"""A standby that asks for the role has reached the database in so many looks before, so a database
+that it reaches now and then does not have the role come and go."""
 _TABLE_S: Final = 1.0
 """How long the placer holds back its answer to a question for a newer table; a caller without any
 answer looks for another placer."""
@@ -66,7 +69,7 @@ _QUESTIONS: Final = msgspec.msgpack.Decoder[PlacerQuestion](PlacerQuestion)
 class PlacerRole:
     """A process that can have the role of one database's placer."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last one only with several databases
         self,
         lease: PlacerLease,
         make_placer: Callable[[], Placer],
@@ -75,6 +78,7 @@ class PlacerRole:
         *,
         node: str,
         lease_s: float,
+        lowest: Callable[[], int | None] = lambda: None,
     ) -> None:
         """A process without the role yet; see ``run``.
 
@@ -85,12 +89,14 @@ class PlacerRole:
             served: answers ``QueryServed``.
             node: of this process.
             lease_s: how long the lease lasts without renewal, in seconds.
+            lowest: the lowest number of a database whose placer this process is, None without any.
         """
         self._name, self._protocol = lease
         self._make_placer = make_placer
         self._leases = leases
         self._served = served
         self._node = node
+        self._lowest = lowest
         # Not the default executor: waits for other databases must not delay a renewal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
@@ -101,6 +107,8 @@ class PlacerRole:
         self._placing: HostClient | None = None
         self._former: HostLease | None = None
         self._successor: HostLease | None = None
+        self._heir: HostLease | None = None
+        self._looks = 0
         self._next: HostClient | None = None
         self._connecting = asyncio.Lock()
         self._answering = Tasks()
@@ -134,6 +142,11 @@ class PlacerRole:
             for client in (self._placing, self._next):
                 if client is not None:
                     client.close()
+
+    @property
+    def is_placer(self) -> bool:
+        """Does this process have the role?"""
+        return self._placer is not None and self._term.is_running()
 
     async def leave(self) -> None:
         """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most.
@@ -184,7 +197,9 @@ class PlacerRole:
     async def _looked(self, lease: HostLease) -> bool:
         """Renew the lease, and run the placer if it is ours; return False once it is lost."""
         sent_s = time.monotonic()
+        looks, self._looks = self._looks, 0
         try:
+            await self._hand_over()
             if await self._aside(self._renew, lease):
                 self._renewed(sent_s)
             elif await self._has_ended():
@@ -193,6 +208,8 @@ class PlacerRole:
                 self._renewed(sent_s)
             else:
                 self._term.ended()
+                self._looks = looks + 1
+                _ = self._answering.run(self._apply(lease))
         except LogUnavailable as error:
             _LOG.debug("%s", error)
         except Exception:  # noqa: BLE001 - the next look may succeed
@@ -231,6 +248,28 @@ class PlacerRole:
                 except (HostConnectionLost, OSError) as error:
                     _LOG.debug("the placer cannot be reached: %s", error)
         return False
+
+    async def _hand_over(self) -> None:
+        """Give the role to the process that has applied since the last look, if nothing is wrong.
+
+        The row is that process's at once: a third one could be faster than both.
+        """
+        placer, heir, self._heir = self._placer, self._heir, None
+        if heir is not None and placer is not None and self.is_placer and placer.is_settled:
+            _LOG.info("node %s is to have the %s, beside another placer", heir.node, self._name)
+            self._term.ended()
+            self._has_unknown_lease = True  # as in _renew
+            await self._aside(self._leases.take, heir, self._term.lease_s)
+
+    async def _apply(self, lease: HostLease) -> None:
+        """Apply to the placer for its role, if this process is the placer of another database.
+
+        With all placers in one process, a cut between nodes leaves them all on the same side.
+        """
+        placing, lowest = self._placing, self._lowest()
+        if placing is not None and lowest is not None and self._looks >= _GATHER_LOOKS:
+            with contextlib.suppress(HostConnectionLost, QuestionFailed):
+                await placing.ask(msgspec.msgpack.encode(Succeeded(lease, lowest)))
 
     async def _announce(self, lease: HostLease) -> None:
         """Name this process to the former placer's, if that one can be reached, and leave it.
@@ -279,9 +318,10 @@ class PlacerRole:
         """The answer of the next placer, if it has named itself; None if there is none."""
         asks = _QUESTIONS.decode(question)
         if isinstance(asks, Succeeded):
-            self._successor = asks.lease
-            if self._next is not None:
-                self._next.close()
+            if asks.lowest is None:
+                self._successor = asks.lease
+                if self._next is not None:
+                    self._next.close()
             return msgspec.msgpack.encode(None)
         if self._successor is None:
             return None
@@ -298,8 +338,12 @@ class PlacerRole:
         self, placer: Placer, question: PlacerQuestion
     ) -> PlacementTable | Places | Placed | list[int] | None:
         match question:
-            case Succeeded():
-                return None  # by its own clock this one still is the placer
+            case Succeeded(heir, lowest):
+                # Of any two processes the same one gets the roles of the other. Without ``lowest``:
+                # by its own clock this one still is the placer.
+                if lowest is not None and lowest < (self._lowest() or 0):
+                    self._heir = heir
+                return None
             case FollowTable(known_version):
                 return await placer.table(known_version, seconds_max=_TABLE_S)
             case QueryPlaces():

@@ -127,9 +127,14 @@ class QueryServed(HostQuestion[list[int]], frozen=True):
 
 
 class Succeeded(HostQuestion[None], frozen=True):
-    """Note which process is the placer now; the former one passes questions on to it."""
+    """Note which process is the placer now; the former one passes questions on to it.
+
+    With ``lowest`` it is not the placer yet, but would be: of the databases whose placer that
+    process is, this is the lowest number. A placer of an earlier build takes no notice.
+    """
 
     lease: HostLease
+    lowest: int | None = None
 
 
 PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order | DrainNode | Succeeded

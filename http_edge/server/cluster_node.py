@@ -65,7 +65,7 @@ class ClusterNode:
         self._placers = PlacerLinks(f"serve-{self.name}", self._finder, placement_of(settings))
         # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
-        self._roles: list[PlacerRole] = []
+        self._roles: dict[int, PlacerRole] = {}
         self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
         self._running: list[asyncio.Task[None]] = []
 
@@ -91,7 +91,7 @@ class ClusterNode:
     def stand_by(self, database: int) -> None:
         """Stand by as the placer of a database that has passed the checks of a start."""
         role = self._role(database)
-        self._roles.append(role)
+        self._roles[database] = role
         self._running.append(self._vital(role.run(self._settings.host_address)))
 
     async def _namesake(self) -> str | None:
@@ -178,7 +178,7 @@ class ClusterNode:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await asyncio.gather(*[role.leave() for role in self._roles])
+        await asyncio.gather(*[role.leave() for role in self._roles.values()])
         await asyncio.to_thread(self._finder.close)
 
     def _role(self, database: int) -> PlacerRole:
@@ -191,7 +191,12 @@ class ClusterNode:
             self._placers.served,
             node=self.name,
             lease_s=settings.limits.host_lease_s,
+            lowest=self._lowest_placed,
         )
+
+    def _lowest_placed(self) -> int | None:
+        """The lowest number of a database whose placer this process is."""
+        return min((n for n, role in self._roles.items() if role.is_placer), default=None)
 
     def _new_placer(self, database: int) -> Placer:
         return Placer(

@@ -50,7 +50,7 @@ async def test_a_node_is_no_placer_of_a_database_that_has_not_passed_the_checks(
     with closing(leases[0]), closing(leases[1]):
         await node.join()
         await until(has_placer_0)
-        assert [role._name for role in node._roles] == ["placer-0"]
+        assert [role._name for role in node._roles.values()] == ["placer-0"]
         assert placers(1) == []
         away.clear()
         node.stand_by(1)

@@ -108,7 +108,7 @@ async def test_a_signal_ends_a_node_that_waits_for_its_name_and_it_starts_no_hos
                 await asyncio.sleep(0)
             mediator._stop_on(signal.SIGTERM)
             assert await serving == Exit.OK
-    assert (mediator._node._roles, mediator._hosts, mediator._edges) == ([], {}, {})
+    assert (mediator._node._roles, mediator._hosts, mediator._edges) == ({}, {}, {})
 
 
 @contextmanager
