@@ -200,7 +200,7 @@ def _url_at(url: str, settings: Settings, keys: MediatorKeys) -> str:
         Stop: the mediator does not answer, or has other keys.
     """
     _, body = exchange("GET", url, "/.well-known/did.json")
-    with suppress(ValueError, LookupError, TypeError):  # the text is no such document
+    with suppress(ValueError, LookupError, TypeError, RecursionError):  # no such text
         value = json.loads(body)
         document = read_document(value["id"], value)
         endpoint = value["service"][0]["serviceEndpoint"]["uri"]

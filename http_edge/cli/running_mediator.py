@@ -31,7 +31,8 @@ url_option = click.option(
 
 _ANSWER_S_MAX: Final = 8.0
 """An edge waits 5 s for a host that does not answer before it answers without it."""
-_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The longest answer names all queues that a request can ask for, by DIDs of some KiB each."""
 _ORDER_S_MAX: Final = 60.0
 """An order may have to start a process and move shards: the placer takes this long at most."""
 _ORDER_CODES: Final = {
@@ -75,7 +76,7 @@ def ask(
     refuse_unless_ok(status, url, path)
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         name = path.partition("?")[0]

@@ -211,6 +211,13 @@ def test_a_mediator_with_other_keys_is_not_invited_to(run: Run, tmp_path: Path) 
     assert "--data-dir" in ran.err
 
 
+def test_an_answer_that_is_nested_without_end_is_no_mediators(run: Run) -> None:
+    with answering({"/.well-known/did.json": (200, b"[" * 100_000)}) as listen:
+        ran = run("invite", "--url", f"http://{listen}")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"{listen} is not the mediator" in ran.err
+
+
 def test_a_mediator_that_is_named_has_to_answer(run: Run) -> None:
     ran = run("invite", "--url", "http://127.0.0.1:1")
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from http_edge.admin.operators import QUEUES_MAX
 from http_edge.server.exits import Exit
+from http_edge.settings.limits import Limits
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
 DID = "did:decentrl:" + "z6MkotvgNfXbr1sXKFLDKkTZ4d7KRPRkio6qfwE31HSHPS27" * 3
@@ -83,6 +85,17 @@ def test_a_purge_of_a_did_with_messages_of_its_own_names_the_account_of_its_agen
     assert (ran.code, ran.err) == (Exit.OK, "")
     assert "2 messages removed" in ran.out
     assert "in the queue of the account did:key:z6Mk" in ran.out
+
+
+def test_as_many_queues_are_shown_as_can_be_requested_however_long_their_dids_are(
+    run: Run, tmp_path: Path
+) -> None:
+    longest = "did:x:" + "z" * (Limits().did_bytes_max - len("did:x:"))
+    with server([QUEUE | {"did": longest}] * QUEUES_MAX, known=True) as listen:
+        at = ("--limit", str(QUEUES_MAX), "--json", "--data-dir", data_dir_of(tmp_path, listen))
+        ran = run("queue", "show", *at)
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert ran.out.count(longest) == QUEUES_MAX
 
 
 def test_an_empty_queue_is_no_fault(run: Run, tmp_path: Path, empty: str) -> None:

@@ -148,6 +148,7 @@ def test_proxies_of_the_environment_are_not_asked(
         (200, b"<html>", "is not a status of poste"),
         (200, b"[]", "is not a status of poste"),
         (200, b"\xff", "is not a status of poste"),
+        (200, b"[" * 100_000, "is not a status of poste"),
     ],
 )
 def test_an_answer_that_is_no_status_is_named(
