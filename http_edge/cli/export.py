@@ -261,8 +261,7 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
     shown = [ExportReporter(None, system_clock) for _ in each]
     archiving: list[ArchiveReporter] = []
     for settings, number, status in zip(each, database_numbers(len(each)), shown, strict=True):
-        title = "" if number is None else f"{folder_name(number)}: "
-        works.append(_watching(settings, title, status, as_json=as_json).run)
+        works.append(_watching(settings, number, status, as_json=as_json).run)
         # For a log in SQLite the mediator archives, perhaps to another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
             archiving.append(ArchiveReporter(settings.data_dir, system_clock, number))
@@ -299,11 +298,15 @@ def _run_all(works: Sequence[Callable[[threading.Event], None]]) -> None:
 
 
 def _watching(
-    settings: Settings, title: str, status: ExportReporter, *, as_json: bool
+    settings: Settings, number: int | None, status: ExportReporter, *, as_json: bool
 ) -> ContinuousExport:
+    """The export of a database; each line names it by its number, None if it is the only one."""
+    title = "" if number is None else f"{folder_name(number)}: "
+    database = {} if number is None else {"database": number}
+
     def on_step(step: Exported) -> None:
         if as_json:
-            click.echo(json.dumps(step._asdict()))
+            click.echo(json.dumps(database | step._asdict()))
         else:
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 

@@ -55,11 +55,12 @@ def list_(mediator: RunningMediator, *, as_json: bool) -> None:
     answer = mediator.ask("GET", "/shards")
     found: list[dict[str, Any]] = answer.get("identities", [])
     # What the placer of a database knows is missing while it does not answer.
-    if unknown := sum(place["host"] is None for place in answer.get("shards", [])):
+    unknown = sum(place["host"] is None for place in answer.get("shards", []))
+    if unknown:
         text = f"poste: {unknown} shards have no known host: identities of theirs may be missing"
         click.echo(text, err=True)
     if as_json:
-        print_json({"identities": found})
+        print_json({"identities": found, "unknown_shards": unknown})
         return
     print_table("Identities", _COLUMNS, [[place.get(c) for c in _COLUMNS] for place in found])
 

@@ -138,7 +138,7 @@ def verify(
     checked, key = [], public_key or own_key(loaded)
     for number, one in enumerate(each):
         findings, summary = _check(one, known_heads[number], key)
-        made = [] if findings else _check_what_is_made(one)
+        made, unchecked = ([], None) if findings else _check_what_is_made(one)
         archive = None
         if summary.seam and not without_archive and key is not None:
             archive = _check_archive(one, key, all_rows=all_rows)
@@ -149,6 +149,7 @@ def verify(
                 "summary": _summary(summary),
                 "findings": [*map(msgspec.to_builtins, findings)],
                 "made_from_rows": made,
+                "tables_unchecked": unchecked,
                 "archive": archive,
                 "unproven": _UNPROVEN if summary.seam and key is None else None,
             }
@@ -261,14 +262,18 @@ def gathered(
     return findings, count, summary
 
 
-def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
-    """The faults of what is made from the rows: tables, snapshots, the database's own indexes."""
+def _check_what_is_made(settings: Settings) -> tuple[list[dict[str, Any]], str | None]:
+    """The faults of what is made from the rows: tables, snapshots, the database's own indexes.
+
+    With them, why the tables could not be checked; None if they were, or need not be.
+    """
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
         with unavailable():
             faults = store.faults_in_files()
         if faults:  # tables and snapshots are read by the indexes, and are made anew with the file
-            return [{"file": fault} for fault in faults]
+            return [{"file": fault} for fault in faults], None
         tables: list[dict[str, Any]] = []
+        unchecked = None
         try:
             tables = [
                 msgspec.to_builtins(one) for one in wrong_read_models(store, progress=progress)
@@ -276,9 +281,10 @@ def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
         except ReadModelsMissing as error:
             tables = [{"table": name, "is_missing": True} for name in error.tables]
         except NotComparable as error:
-            click.echo(f"poste: the tables for queries were not checked: {error}", err=True)
+            unchecked = str(error)
+            click.echo(f"poste: the tables for queries were not checked: {unchecked}", err=True)
         snapshots = wrong_snapshots(RecorderLog(store))
-        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots]]
+        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots]], unchecked
 
 
 def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:

@@ -62,11 +62,15 @@ _ENDINGS: Final[Endings] = {
 
 
 class _Checked(NamedTuple):
-    """The result of the check of one export; its name is empty if it is the only one."""
+    """The result of the check of one export; its name is empty if it is the only one.
+
+    ``beside_log`` says whether its end was compared with that of its log.
+    """
 
     name: str
     summary: ExportSummary
     findings: list[ExportFinding]
+    beside_log: bool = False
 
 
 class _Expected(NamedTuple):
@@ -292,7 +296,7 @@ def _beside(
         click.echo(why, err=True)
         return checked
     summary = structs.replace(summary, findings=summary.findings + len(found))
-    return _Checked(checked.name, summary, [*checked.findings, *found])
+    return _Checked(checked.name, summary, [*checked.findings, *found], beside_log=True)
 
 
 def _together(targets: Sequence[str]) -> list[ExportFinding]:
@@ -306,7 +310,11 @@ def _together(targets: Sequence[str]) -> list[ExportFinding]:
 
 def _document(found: _Found) -> dict[str, Any]:
     each = [
-        {"summary": _summary(one.summary), "findings": [*map(msgspec.to_builtins, one.findings)]}
+        {
+            "summary": _summary(one.summary),
+            "findings": [*map(msgspec.to_builtins, one.findings)],
+            "compared_with_log": one.beside_log,
+        }
         for one in found.checked
     ]
     if not found.checked[0].name:

@@ -14,12 +14,14 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.write.exporter import Exported
 from eventstore.stores.open_log import open_log
-from http_edge.cli.export import _run_all
+from http_edge.cli.export import _run_all, _watching
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import ContinuousExport
@@ -282,6 +284,32 @@ def test_watch_of_several_databases_ends_when_the_work_of_one_fails(number: int)
     with pytest.raises(BrokenPipeError):
         _run_all(works)
     assert ended == [True, True]
+
+
+class _UntilIdle(threading.Event):
+    """Set as soon as an export waits for more rows."""
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
+@pytest.mark.parametrize(("number", "named"), [(None, {}), (0, {"database": 0})])
+def test_each_line_of_a_followed_log_with_several_databases_names_its_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int | None, named: dict[str, int]
+) -> None:
+    settings = Settings(data_dir=tmp_path / "data", export=Export(to=str(tmp_path / "out")))
+    with _mediator(settings.data_dir) as (_, growing):
+        for as_json in (True, False):
+            status = ExportReporter(None, lambda: 0)
+            _watching(settings, number, status, as_json=as_json).run(_UntilIdle())
+            growing.grow()
+    line, text = capsys.readouterr().out.splitlines()
+    said = json.loads(line)
+    assert {name: said.pop(name) for name in named} == named
+    assert said.keys() == {*Exported._fields}
+    assert text.startswith("db-0: " if named else "position ")
 
 
 def _measures(address: str, token: str) -> tuple[int, str]:

@@ -178,6 +178,19 @@ def test_an_export_that_ends_before_a_large_transaction_is_a_finding(
         assert (finding.first_position, finding.last_position) == (51, 50 + 1_200 + 1)
 
 
+def test_json_says_whether_the_end_of_the_export_was_compared_with_the_log(
+    run: Run, tmp_path: Path
+) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+    check = ("verify", "--data-dir", "data", "--from", "out", "--json")
+    assert json.loads(run(*check).out)["compared_with_log"] is True
+    (tmp_path / "other.db").write_text("no log")
+    for log in ("other.db", "missing.db"):
+        ran = run(*check, "--log", f"sqlite:{tmp_path / log}")
+        assert (ran.code, json.loads(ran.out)["compared_with_log"]) == (Exit.OK, False)
+
+
 def test_an_export_of_another_log_is_a_finding(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
         run("export", "--data-dir", "data", "--to", "out")

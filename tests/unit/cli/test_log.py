@@ -218,6 +218,8 @@ def test_what_was_found_is_shown_though_there_is_no_room_to_compare_the_tables(
     assert "Every row is as it was sealed" in ran.out
     assert (ran.code, "Snapshot of stream" in ran.out) == (Exit.FINDING, True)
     assert "the tables for queries were not checked: no room for temporary tables" in ran.err
+    checked = json.loads(run("log", "verify", "--log", url, "--json").out)
+    assert checked["tables_unchecked"].startswith("no room for temporary tables")
 
 
 @pytest.mark.parametrize("command", ["rebuild-read-models", "erase-names", "verify"])
@@ -246,8 +248,10 @@ def test_tables_and_snapshots_that_were_changed_are_named_and_made_anew(
     assert ran.code == Exit.FINDING
     assert "Table queue_depths: 1 rows are missing, 0 too many." in ran.out
     assert f"Snapshot of stream {identity_stream('did:x:me')}" in ran.out
-    made = json.loads(run("log", "verify", "--log", url, "--json").out)["made_from_rows"]
+    checked = json.loads(run("log", "verify", "--log", url, "--json").out)
+    made = checked["made_from_rows"]
     assert made[0] == {"table": "queue_depths", "missing": 1, "surplus": 0}
+    assert checked["tables_unchecked"] is None
     run_sql(url, "DROP TABLE postings")
     assert run("log", "rebuild-read-models", "--log", url).code == Exit.OK
     assert run("log", "verify", "--log", url).code == Exit.OK
