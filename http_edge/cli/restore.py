@@ -43,6 +43,10 @@ _ERASED: Final = (
     " leaves its queue when a client requests it"
 )
 _ERASE: Final = ("poste", "identities", "erase")
+_OCCUPIED: Final = (
+    "If a restore was interrupted at its end, that log is whole: check it with poste log verify."
+    " Else, or to see who was erased later, name an empty data directory or database with --to."
+)
 _OF_ANOTHER_RELEASE: Final = "Restore with the release that wrote it."
 _STOPPED: Final = (
     Exit.UNREACHABLE,
@@ -50,8 +54,7 @@ _STOPPED: Final = (
     "Correct this and run the same command again: it starts over.",
 )
 _ENDINGS: Final[Endings] = {
-    ImportRefused: (Exit.USAGE, "cannot restore into the target: {}",
-        "Name an empty data directory or database with --to."),
+    ImportRefused: (Exit.USAGE, "cannot restore into the target: {}", _OCCUPIED),
     ExportDamaged: (Exit.UNSAFE, "the export is damaged: {}",
         "Replace the file with an intact copy. For all faults: poste verify."),
     SeamRefused: (Exit.UNSAFE, "the seam of the log cannot be used: {}",
@@ -121,8 +124,9 @@ def restore(  # noqa: PLR0913 - one for each option
 
     Every row is checked against the seals before it is stored, and every file of an export against
     its signed manifest. Rows that have left a log are read from its archive. The new log cannot be
-    opened until it is complete; an interrupted restore starts over when it is run again. Stop the
-    mediator before you move its log.
+    opened until it is complete; an interrupted restore starts over when it is run again, unless the
+    log was complete by then, which is refused as a target. Stop the mediator before you move its
+    log.
 
     At its end it names the identities that were erased behind the end of the new log and are in it
     again, as far as the source, or an export that went on further, says so.

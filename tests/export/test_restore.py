@@ -305,6 +305,17 @@ def test_a_target_that_holds_a_log_is_refused(run: Run, original: Original) -> N
     assert tables_of(original.dsn) == before
 
 
+def test_a_restore_that_was_interrupted_at_its_end_is_said_to_be_perhaps_whole(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "new")
+    assert restore(run, original.place, target, original.keys).code == Exit.OK
+    again = restore(run, original.place, target, original.keys)
+    assert (again.code, again.out) == (Exit.USAGE, "")
+    assert "interrupted at its end, that log is whole: check it with poste log verify" in again.err
+    assert run("log", "verify", "--data-dir", target).code == Exit.OK
+
+
 def test_nothing_is_restored_into_an_export_which_would_get_the_keys(
     run: Run, original: Original
 ) -> None:
