@@ -38,7 +38,7 @@ def export_metrics(
     async def show() -> Collector:
         return export_shown(reporters, archiving)
 
-    with metrics_socket(listen) as on:
+    with metrics_socket(listen, "--metrics") as on:
         if on is None:
             yield
             return

@@ -376,8 +376,12 @@ def _by_database(
 
 
 @contextlib.contextmanager
-def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
+def metrics_socket(
+    listen: str | None, named_by: str = "metrics_listen"
+) -> Iterator[socket.socket | None]:
     """Listen for scrapes at ``listen`` within the block; yield the socket, None without one.
+
+    ``named_by`` is the setting or option with the address.
 
     Raises:
         Stop: the address cannot be used; says what to do.
@@ -395,7 +399,7 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
         raise Stop(
             Exit.USAGE,
             f"The address {listen} for metrics cannot be used: {reason}.",
-            "Set metrics_listen to another address, or leave it out.",
+            f"Set {named_by} to another address, or leave it out.",
         ) from error
     with found:
         yield found

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from socket import create_server
 
 import pytest
 from typing_extensions import override
@@ -369,6 +370,18 @@ def test_an_address_for_measures_that_is_none_is_refused(run: Run, tmp_path: Pat
         options = ("--data-dir", "data", "--to", "out", "--watch", "--metrics", "nowhere")
         refused = run("export", *options)
     assert (refused.code, "--metrics nowhere" in refused.err) == (Exit.USAGE, True)
+
+
+def test_an_address_for_measures_that_is_in_use_is_named_by_its_option(
+    run: Run, tmp_path: Path
+) -> None:
+    with _mediator(tmp_path / "data"), create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--data-dir", "data", "--to", "out", "--watch", "--metrics", address)
+        refused = run("export", *options)
+    assert (refused.code, refused.out) == (Exit.USAGE, "")
+    assert "it is in use" in refused.err
+    assert "Set --metrics to another address" in refused.err
 
 
 def test_measures_of_an_export_that_does_not_go_on_are_refused(run: Run, tmp_path: Path) -> None:
