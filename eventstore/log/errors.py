@@ -133,6 +133,10 @@ class NotAsSealed(LogError):
         super().__init__(f"position {position} of the log: {why}")
 
 
+class EndsTooEarly(NotAsSealed):
+    """The position up to which a log is restored is before the end of its first transaction."""
+
+
 class PageTooLarge(LogError):
     """The records of a page are more bytes than allowed; ask for a smaller page."""
 

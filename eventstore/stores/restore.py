@@ -14,7 +14,7 @@ from uuid import UUID
 
 from eventstore.log.batch import BATCH_BYTES_MAX
 from eventstore.log.codec import decode_seal, decode_whole
-from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
+from eventstore.log.errors import CorruptRow, EndsTooEarly, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import LogReader, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
@@ -170,6 +170,7 @@ def restore(
 
     Raises:
         NotAsSealed: a row is not as it was sealed, or the end is missing.
+        EndsTooEarly: no transaction ends at or before ``until``.
         UnknownTopic, CorruptRow: a row cannot be understood by this release.
         ImportRefused: the target must not be restored into.
         LogUnavailable: the target cannot be written now.
@@ -195,7 +196,7 @@ def restore(
             progress(sealed.position, sealed.rows)
     writer.flush()
     if until is not None and not sealed.seals:
-        raise NotAsSealed(until, "no transaction ends at or before this position")
+        raise EndsTooEarly(until, "no transaction ends at or before this position")
     if until is None and sealed.unsealed:
         why = f"no seal covers the last {sealed.unsealed} rows"
         raise NotAsSealed(sealed.position + 1, why)

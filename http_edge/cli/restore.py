@@ -12,6 +12,7 @@ import click
 
 from eventstore.log.errors import (
     CorruptRow,
+    EndsTooEarly,
     ImportRefused,
     LogDamaged,
     LogUnavailable,
@@ -59,6 +60,7 @@ _ENDINGS: Final[Endings] = {
         "Replace the file with an intact copy. For all faults: poste verify."),
     SeamRefused: (Exit.UNSAFE, "the seam of the log cannot be used: {}",
         "Name the keys of the log's mediator with --keys."),
+    EndsTooEarly: (Exit.USAGE, "{}", "Name a later position with --as-of, or omit it."),
     NotAsSealed: (Exit.UNSAFE, "the source does not match its seals: {}",
         "Restore from another copy, or end before this row with --as-of."),
     UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _OF_ANOTHER_RELEASE),

@@ -337,9 +337,10 @@ def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     assert json.loads(ran.out)["position"] == rows[-1].position
     assert "missing by design" in ran.err
     assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == rows
-    late = restore(run, original.place, str(tmp_path / "other"), original.keys, "--as-of", "999999")
-    assert late.code == Exit.USAGE
-    assert f"ends at position {original.end}" in late.err
+    for at, said in (("999999", f"ends at position {original.end}"), ("0", "no transaction ends")):
+        other = (str(tmp_path / "other"), original.keys, "--as-of", at)
+        refused = restore(run, original.place, *other)
+        assert (refused.code, said in refused.err) == (Exit.USAGE, True)
 
 
 def test_strangers_get_no_head_of_what_a_log_lost_when_it_was_restored(
