@@ -130,6 +130,28 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
 
 
+def test_a_row_that_is_never_pruned_is_missed_where_the_archive_is_pruned(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    """A log from a backup still has what its archive lost, and nothing else at those positions."""
+    played(log)
+    leave(log, place)
+    archived = exported_log(place)
+    assert prune(log, place)
+    pruned = {one.position for one in archived} - {one.position for one in exported_log(place)}
+    bridged = {stream.bytes for stream, _ in log.archived_states()}
+    gone = next(one for one in archived if one.position in pruned and one.stream in bridged)
+    kept = next(one for one in archived if one.topic.startswith("identity-registered"))
+    run_sql(
+        settings.log_dsn,
+        "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
+        f" VALUES ({gone.position}, '{gone.stream.hex()}', {gone.version},"
+        f" '{kept.topic}', x'{kept.state.hex()}')",
+    )
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
+
+
 @pytest.mark.parametrize("removed", [{3}, {5}, {6}, {3, 5}, {3, 5, 6}])
 def test_a_registration_that_no_later_one_outlasts_is_missed(
     settings: Settings, log: EventLog, place: ExportPlace, removed: set[int]
