@@ -110,6 +110,24 @@ def test_a_row_before_the_first_position_is_named_as_is_a_content(
     assert [(one.fault, one.last_position) for one in found[1:]] == [(Fault.WRONG_CONTENT, -3)]
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("log_url", ["postgres"], indirect=True)
+def test_a_row_without_a_position_is_named(sealed: EventLog, log_url: str) -> None:
+    """An administrator of PostgreSQL can let the column be empty; SQLite has no such row."""
+    run_sql(log_url, "ALTER TABLE stored_events ALTER notification_id DROP NOT NULL")
+    run_sql(
+        log_url,
+        "INSERT INTO stored_events (originator_id, originator_version, topic, state,"
+        " notification_id) SELECT originator_id, originator_version + 1, topic, state, NULL"
+        " FROM stored_events WHERE topic = 'event-saved.2' AND originator_version = 40",
+    )
+    assert len(sealed.read_stream(OWNER)) == 41
+    found = [one for one in verify(sealed) if isinstance(one, Finding)]
+    assert [(one.fault, one.last_position, one.stream, one.version) for one in found] == [
+        (Fault.WRONG_POSITION, 0, OWNER, 41)
+    ]
+
+
 def test_contents_are_in_memory_a_bounded_number_of_bytes_at_a_time(
     log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
