@@ -191,10 +191,14 @@ def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExpor
         sample.put(other, sample.contents[one])
         assert {one, other} <= {finding.path for finding in sample.check()[0]}
     following = commit_path(version_of(other) + 1)
-    for added in (following, f"{TABLE_LOG}/{7:020d}.checkpoint.parquet", f"{TABLE_LOG}/more"):
+    last = commit_path(10**6)
+    checkpoint = f"{TABLE_LOG}/{7:020d}.checkpoint.parquet"
+    for added in (following, last, checkpoint, f"{TABLE_LOG}/more"):
         with sample.tampered():
             sample.put(added, sample.contents[other])
-            assert added in {finding.path for finding in sample.check()[0]}
+            found = sample.check()[0]
+            assert added in {finding.path for finding in found}
+            assert len(found) < 20, "a gap of any length is one finding"
 
 
 def test_a_manifest_that_overlaps_another_is_named_and_not_the_one_behind_it(
