@@ -16,7 +16,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG, ExportPlace
+from eventstore.parquet.files import END, HEAD, INDEX, SUMMARIES, TABLE_LOG, ExportPlace
 from eventstore.parquet.manifest import (
     ExportHead,
     Signer,
@@ -25,6 +25,7 @@ from eventstore.parquet.manifest import (
     parse_statement,
     signed,
 )
+from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
@@ -222,6 +223,19 @@ def test_an_export_that_names_no_usable_key_is_signed_by_no_one(sample: SampleEx
     assert (Damage.BAD_SIGNATURE, HEAD) in {(f.fault, f.path) for f in findings}
 
 
+def test_a_head_of_before_the_table_does_not_hide_a_forged_table(sample: SampleExport) -> None:
+    """The mediator signed such a head when the export began, and anyone may have kept it."""
+    head = parse_statement(HEAD, sample.contents[HEAD], ExportHead)
+    *_, newest = filter(lambda path: version_of(path) >= 0, sample.paths)
+    with sample.tampered():
+        sample.put(HEAD, signed(replace(head, format=FORMAT, signature=""), SIGNER.sign)[1])
+        for path in filter(lambda path: path.startswith((SUMMARIES, INDEX)), sample.paths):
+            sample.remove(path)
+        sample.put(newest, sample.contents[newest].replace(b'"add"', b'"remove"'))
+        found = [(f.fault, f.path) for f in sample.check()[0]]
+    assert found == [(Damage.ROLLED_BACK, HEAD)]
+
+
 def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport) -> None:
     manifest = sample.manifests[1]
     content = sample.contents[manifest.path].replace(manifest.signature.encode(), b"00" * 64)
@@ -230,7 +244,7 @@ def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport)
         without_table(sample.place)
         sample.put(forged, content)
         findings, summary = sample.check()
-    assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged}
+    assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged, HEAD}
     assert summary.rows == sum(m.rows for m in sample.manifests)
 
 

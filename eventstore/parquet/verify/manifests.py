@@ -227,6 +227,11 @@ class _Reading:
             if key and read.is_certain:
                 for damage in owner_damage(read.manifest.path, read.manifest.signed_by, key):
                     self._report(damage)
+        # Only manifests that were written for a version of a table have a digest.
+        is_later = any(read.is_certain and read.manifest.digest for read in found)
+        if head is not None and head.format == FORMAT and is_later:
+            why = "it is of before the export had a table, and manifests are of later"
+            self._report(ExportDamaged(HEAD, Damage.ROLLED_BACK, why))
         for path in sorted((table.manifests or {}).keys() - contents.keys() - self._listed.keys()):
             self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         counting = list(_counting(self._committed(found, table)))
