@@ -114,11 +114,11 @@ def test_a_row_that_programs_pass_over_is_named_though_all_is_signed(sample: Sam
 Lie = Callable[[pytest.MonkeyPatch, str], None]
 
 
-def _about(kind: str) -> Lie:
+def _about(kind: str, column: str = "version", bound: object = 5) -> Lie:
     def lie(patch: pytest.MonkeyPatch, path: str) -> None:
         def lying(place: ExportPlace, of: str) -> Any:
             said = statistics_in(place, of)
-            return said | ({kind: said[kind] | {"version": 5}} if of == path else {})
+            return said | ({kind: said[kind] | {column: bound}} if of == path else {})
 
         patch.setattr("eventstore.parquet.write.table.statistics_in", lying)
 
@@ -134,7 +134,12 @@ def _about_days(patch: pytest.MonkeyPatch, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [*map(_about, ("minValues", "maxValues", "nullCount")), _about_days]
+    "lie",
+    [
+        *map(_about, ("minValues", "maxValues", "nullCount")),
+        _about("minValues", "type", "z" * 300),
+        _about_days,
+    ],
 )
 def test_an_entry_of_the_table_that_leads_past_a_file_is_named_though_all_is_signed(
     sample: SampleExport, lie: Lie

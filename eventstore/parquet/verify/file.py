@@ -165,9 +165,7 @@ def _fits(described: Described, file: DataFile, footer: Any) -> bool:
     except (KeyError, ValueError, OverflowError):
         return False  # bounds of a column of lists, or a time that is none
     said = [(kind, name, bound) for kind in bounds for name, bound in bounds[kind].items()]
-    return day == file.day and all(
-        bound is None or found[kind].get(name) == bound for kind, name, bound in said
-    )
+    return day == file.day and all(found[kind].get(name) == bound for kind, name, bound in said)
 
 
 def _row_finding(
