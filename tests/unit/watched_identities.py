@@ -39,7 +39,13 @@ class WatchedIdentities(Identities):
 
     @override
     async def ask(
-        self, target: str, command: Command, key: bytes, reply: type[_R], **options: bool
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        shard: str | None = None,
+        **options: bool,
     ) -> _R | Refusal:
         kind = type(command)
         self.seen.append(command)
@@ -48,7 +54,7 @@ class WatchedIdentities(Identities):
         if kind in self.refused:
             answer = self.refused[kind]
         else:
-            answer = await super().ask(target, command, key, reply, **options)
+            answer = await super().ask(target, command, key, reply, shard=shard, **options)
         if kind in self.lost:
             answer = Refusal.TEMPORARILY_UNAVAILABLE
         if kind in self.before_answer:

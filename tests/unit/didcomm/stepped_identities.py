@@ -64,6 +64,7 @@ class Stepped(Identities):
         by_owner: bool = False,
         by_mediator: bool = False,
         adds: bool = False,
+        shard: str | None = None,
     ) -> _R | Refusal:
         self._at_doors.add(_REQUEST.get())
         await self._doors[_REQUEST.get()].acquire()
