@@ -55,12 +55,14 @@ from eventstore.log.events import (
     AccountExpired,
     AccountRotated,
     IdentityErased,
+    IdentityErasureBegun,
     KeylistUpdated,
     MessageExpirySet,
     SpeakerNamed,
     topics_of,
 )
 from eventstore.log.faults import Head
+from eventstore.log.row_check import log_row
 from eventstore.log.seam import Seam, row_entry
 from eventstore.log.streams import erased_name, partition_stream, stream_of
 
@@ -73,10 +75,13 @@ _REMOVING: Final = REMOVING - TRAFFIC
 _WITH_RECORDS: Final = _LEAVING | RECORDS | CONTRACT_ENDS
 _ERASING: Final = topics_of(*ERASING)
 _ERASED: Final = topics_of(IdentityErased)
+_BEGUN: Final = topics_of(IdentityErasureBegun)
 _ROTATED: Final = topics_of(AccountRotated)
 _NAMED: Final = topics_of(SpeakerNamed)
 _EXPIRY: Final = topics_of(MessageExpirySet)
 _FIRST: Final = 1
+_SCANNED_ROWS: Final = 100_000
+"""The rows of which one query finds the rotations: a fraction of a second."""
 
 
 class Leaving(NamedTuple):
@@ -111,8 +116,10 @@ def leaving_with(log: LogReader, section: Section, seam: Seam, window_ms: int) -
     # With its first row alone an identity has none that leaves: most only registered.
     later = [row for row in section.rows if row.version != _FIRST]
     changed = {row.stream for row in later if row.topic in _CHANGING}
-    for stream in {row.stream for row in later if row.topic in _ERASED}:
+    erased = {row.stream for row in section.rows if row.topic in _ERASED}
+    for stream in erased:
         changed |= _spoken_for(log, UUID(bytes=stream))
+    changed |= _spoken_for_elsewhere(log, erased, until)
     leaving = Leaving([], set(), [])
     # Contracts and the like are read only if one was removed: most of them live.
     removed = {row.stream for row in later if row.topic in _REMOVING}
@@ -167,6 +174,22 @@ def _spoken_for(log: LogReader, stream: UUID) -> set[bytes]:
     said = [decode(row.topic, row.state) for row in log.stream_rows(stream, topics=_NAMED)]
     named = [each.account_did for each in said if isinstance(each, SpeakerNamed)]
     return {stream_of(account) for account in named if account}
+
+
+def _spoken_for_elsewhere(log: LogReader, erased: Collection[bytes], until: int) -> set[bytes]:
+    """The streams of the accounts that identities of another database spoke for (16 bytes each).
+
+    Only rows of the accounts say here that they did.
+    """
+    gone = {one for one in erased if not log.stream_rows(UUID(bytes=one), topics=_BEGUN)}
+    found = set[bytes]()
+    for after in range(0, until if gone else 0, _SCANNED_ROWS):
+        end = min(after + _SCANNED_ROWS, until)
+        for one in log.read_log(after=after, until=end, topics=_ROTATED, limit=_SCANNED_ROWS):
+            event = decode(one.topic, one.state)
+            if isinstance(event, AccountRotated) and stream_of(event.speaker_did) in gone:
+                found.add(log_row(one).stream)
+    return found
 
 
 def _without_erased_speakers(log: LogReader, stream: UUID, state: Identity) -> Identity:

@@ -16,6 +16,7 @@ from actors.core.commands import (
     Connect,
     DeletePublicEvents,
     EndAccount,
+    EraseIdentity,
     GrantMediation,
     NameSpeaker,
     PublishPublicEvent,
@@ -27,6 +28,7 @@ from actors.core.commands import (
     UnnameSpeaker,
     UpdateKeylist,
 )
+from actors.core.erasure import ELSEWHERE
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, PublicEventAccepted, Refused
 from eventstore.log.codec import decode, encode
@@ -147,16 +149,21 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
         assert_whole(log, dsn)
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("left", ["before its end", "before the erasure", "after the erasure"])
 def test_no_state_of_an_ended_account_keeps_the_name_of_an_erased_did_that_spoke_for_it(
-    tmp_path: Path, left: str
+    tmp_path: Path, left: str, *, is_elsewhere: bool
 ) -> None:
-    """Whenever its rows leave first: after the erasure, too, they still have the name."""
+    """Whenever its rows leave first: after the erasure, too, they still have the name.
+
+    A DID that ``is_elsewhere`` has its own rows in another database of the log.
+    """
     dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "archive"))
     with closing(open_log(dsn)) as log:
         mediator = Mediator(log)
         mediator.settle(STAYS)
-        run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
+        if not is_elsewhere:
+            run(mediator.host, unclaimed(GONE, NameSpeaker(STAYS)))
         rotated = RotateAccount(STAYS, GONE, 1, connection())
         for command in (Connect(connection()), rotated):
             run(mediator.host, unclaimed(STAYS, command))
@@ -167,8 +174,11 @@ def test_no_state_of_an_ended_account_keeps_the_name_of_an_erased_did_that_spoke
         if left != "after the erasure":
             assert leave(log, place).states > 0
             assert "archived_states" in tables_naming(dsn, GONE)
-        run(mediator.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
-        erase(mediator, GONE)
+        if is_elsewhere:
+            run(mediator.host, unclaimed(GONE, EraseIdentity(ELSEWHERE, 1)))
+        else:
+            run(mediator.host, unclaimed(GONE, UnnameSpeaker(STAYS)))
+            erase(mediator, GONE)
         for _ in range(2):
             assert leave(log, place).states > 0
             take_out(log, place)
