@@ -48,7 +48,8 @@ OWNER: Final = "owner"
 ELSEWHERE: Final = "elsewhere"
 """The mediator, in a database of the log other than that of the identity, whose rows name it."""
 ELSEWHERE_ONCE: Final = "elsewhere once"
-"""As ``ELSEWHERE``, when an erasure was over before: recorded unless one is already."""
+"""As ``ELSEWHERE``, when an erasure was over before: recorded unless one is already. Tables take
+the newest version of a stream in any database: who comes back must have more rows in its own."""
 CONTINUED: Final = "continued"
 """Who goes on with an erasure that has begun, and begins none: the identity may have come back."""
 _POSTINGS: Final = 16
