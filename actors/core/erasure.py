@@ -50,6 +50,9 @@ ELSEWHERE: Final = "elsewhere"
 ELSEWHERE_ONCE: Final = "elsewhere once"
 """As ``ELSEWHERE``, when an erasure was over before: recorded unless one is already. Tables take
 the newest version of a stream in any database: who comes back must have more rows in its own."""
+ELSEWHERE_LATER: Final = "elsewhere later"
+"""As ``ELSEWHERE``, before an erasure begins: records nothing; a host that could not says so."""
+_ELSEWHERE: Final = frozenset({ELSEWHERE, ELSEWHERE_ONCE, ELSEWHERE_LATER})
 CONTINUED: Final = "continued"
 """Who goes on with an erasure that has begun, and begins none: the identity may have come back."""
 _POSTINGS: Final = 16
@@ -64,7 +67,7 @@ _RECORDS_MAX: Final = 10_000
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
     """Begin an erasure, or do its next step."""
-    if command.by in {ELSEWHERE, ELSEWHERE_ONCE}:
+    if command.by in _ELSEWHERE:
         return _recorded(state, command, context)
     if state.erasing:
         return next_step(state, command.records_max, context)
@@ -120,7 +123,9 @@ def _recorded(state: Identity, command: EraseIdentity, context: DecisionContext)
     if state.version and not state.is_erased:
         return Refusal.INVALID_COMMAND
     is_recorded = state.is_erased and command.by == ELSEWHERE_ONCE
-    return Accepted(Erased(0, is_over=True)) if is_recorded else _over(context)
+    if is_recorded or command.by == ELSEWHERE_LATER:
+        return Accepted(Erased(0, is_over=True))
+    return _over(context)
 
 
 def _over(context: DecisionContext) -> Accepted:

@@ -9,7 +9,14 @@ from typing import Final
 from aiohttp import web
 
 from actors.core.commands import EraseIdentity
-from actors.core.erasure import CONTINUED, ELSEWHERE, ELSEWHERE_ONCE, FOREIGN, OPERATOR
+from actors.core.erasure import (
+    CONTINUED,
+    ELSEWHERE,
+    ELSEWHERE_LATER,
+    ELSEWHERE_ONCE,
+    FOREIGN,
+    OPERATOR,
+)
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased
 from actors.host.clock import new_id
@@ -57,7 +64,7 @@ class ErasureEndpoint:
         if not did.startswith("did:") or not did.isprintable():
             raise web.HTTPBadRequest
         key = command_key(did, new_id())
-        if by == OPERATOR and (away := await self._erased.elsewhere(did, key, CONTINUED)):
+        if by == OPERATOR and (away := await self._erased.elsewhere(did, key, ELSEWHERE_LATER)):
             # Nor would these release its keys, and the DIDs that spoke for it.
             return json_answer({"did": did, "known": True, "is_over": False, "away": away})
         return await self._do_steps(did, by, is_foreign=request.query.get("foreign") == "true")

@@ -28,7 +28,7 @@ from actors.core.commands import (
 )
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
-from actors.core.erasure import CONTINUED, ELSEWHERE
+from actors.core.erasure import CONTINUED, ELSEWHERE, ELSEWHERE_LATER
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import (
@@ -355,7 +355,7 @@ class CommandEndpoint:
         """
         assert isinstance(submission.command, EraseIdentity)
         target_did, key = submission.target_did, submission.command_key
-        if await self._elsewhere(target_did, key, CONTINUED):
+        if await self._elsewhere(target_did, key, ELSEWHERE_LATER):
             return UNAVAILABLE
         reply = await self._gateway.submit(submission)
         rest = EraseIdentity(CONTINUED, submission.command.records_max)

@@ -66,8 +66,8 @@ class ErasedAccounts:
     async def elsewhere(self, did: str, command: bytes, by: str) -> list[int]:
         """Have the other databases of the log record an erasure: their rows name the identity.
 
-        Return the numbers of those that did not. With ``CONTINUED`` in place of ``ELSEWHERE`` they
-        record nothing, and answer if they could.
+        Return the numbers of those that did not. With ``ELSEWHERE_LATER`` in place of ``ELSEWHERE``
+        they record nothing, and answer if they could.
         """
         placement, erase = self._identities.placement(), EraseIdentity(by, 1)
         shards = placement.shards_elsewhere(did)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.core import erasure
 from actors.core.commands import (
     EraseIdentity,
     ExpireRecords,
@@ -178,6 +179,18 @@ async def test_an_owner_erases_itself_everywhere_or_not_at_all(people: People) -
     people.mediator.hosts.mend(OTHER)
     assert (await people.mediator.send(GONE, erase)).json["type"] == "SUCCESS"
     assert [people.naming(database) for database in (0, 1)] == [[], []]
+
+
+async def test_an_owner_is_not_erased_while_a_host_of_an_earlier_release_could_not_record_it(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a host takes the command for one about an identity that it does not know."""
+    monkeypatch.setattr(erasure, "_ELSEWHERE", frozenset())
+    erase = {"type": "ERASE_IDENTITY", "did": GONE.did}
+    refused = await people.mediator.send(GONE, erase)
+    assert refused.refusal == (503, "TEMPORARILY_UNAVAILABLE")
+    assert (await people.mediator.operate(ERASE, "POST")).json["away"] == [1]
+    assert await people.mediator.waiting(GONE) == []
 
 
 async def test_who_was_never_here_leaves_the_rows_of_every_database(people: People) -> None:
