@@ -3,11 +3,14 @@
 Until this module can catch an interrupt, it imports nothing that Python has not loaded by then.
 """
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line (``http_edge.cli.main``) and exit."""
+    # Python's own helpers, too, would import from the current directory, where others may write.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         from importlib import import_module  # noqa: PLC0415 - see above
 

@@ -39,6 +39,7 @@ MAY_ASK_TIME_AND_CHANCE = {
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 MAY_TOUCH_THE_ENVIRONMENT = {
     "actors/ray/environment.py": "tells Ray's processes their token, and not to report usage",
+    "http_edge/cli/entry.py": "tells Pythons that it starts what they must not import",
     "http_edge/cli/settings.py": "the one reader of settings",
     "http_edge/server/systemd.py": "where systemd listens, if it started this",
     "http_edge/telemetry/logs.py": "does the terminal want colors",

@@ -397,3 +397,34 @@ def test_a_command_of_spark_says_what_to_install_where_a_package_is_missing(
     assert ran.code == Exit.UNREACHABLE
     assert f"(missing: {missing})" in ran.err
     assert "pip install --constraint constraints.txt '.[spark]'" in ran.err
+
+
+def test_no_program_that_a_command_starts_imports_from_the_current_directory(
+    tmp_path: Path,
+) -> None:
+    """As the processes among which the check of a large export divides its work."""
+    (tmp_path / "multiprocessing.py").write_text("raise ImportError('this is another one')")
+    command = tmp_path / "bin" / "poste"
+    command.parent.mkdir()
+    command.write_text(
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context\n"
+        "from http_edge.cli import entry, main\n"
+        "def work():\n"
+        "    with ProcessPoolExecutor(1, get_context('spawn')) as pool:\n"
+        "        print(pool.submit(abs, -3).result())\n"
+        "if __name__ == '__main__':\n"
+        "    main.main = work\n"
+        "    entry.main()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONSAFEPATH", None)
+    ran = subprocess.run(
+        [sys.executable, command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.stdout, b"another one" in ran.stderr) == (b"3\n", False)
