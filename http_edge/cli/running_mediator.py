@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import wraps
 from typing import Any, Final, NamedTuple, TypeVar
@@ -33,6 +35,9 @@ _ANSWER_S_MAX: Final = 8.0
 """An edge waits 5 s for a host that does not answer before it answers without it."""
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest answer names all queues that a request can ask for, by DIDs of some KiB each."""
+_WHOLE_S_MAX: Final = 60.0
+"""Further time for an answer of many parts, as the longest one over a slow line; each part comes
+soon after the one before, or else the answer ends there."""
 _ORDER_S_MAX: Final = 60.0
 """An order may have to start a process and move shards: the placer takes this long at most."""
 _ORDER_CODES: Final = {
@@ -199,7 +204,8 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
 ) -> tuple[int, bytes]:
     """Send a request to the mediator at ``url``; return the status and the body of its answer.
 
-    The proxies of the environment are not used: the mediator is on this machine.
+    The proxies of the environment are not used: the mediator is on this machine. ``seconds_max`` is
+    for each part of the answer; all of them may take a minute longer.
 
     Raises:
         Stop: the mediator cannot be reached.
@@ -208,15 +214,21 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
     https = parts.scheme == "https"
     connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    try:
+    whole_s_max = seconds_max + _WHOLE_S_MAX
+
+    def answer() -> tuple[int, bytes]:
         with closing(connect(parts.netloc, timeout=seconds_max)) as connection:
             connection.request(method, parts.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
             return response.status, response.read(bytes_max)
+
+    try:
+        return _within(whole_s_max, answer)
     except TimeoutError as error:
         raise Stop(
             Exit.UNREACHABLE,
-            f"{url} did not answer within {seconds_max:g} s",
+            f"{url} did not answer within {seconds_max:g} s, or not in whole within"
+            f" {whole_s_max:g} s",
             "Try again: the mediator may be starting, or busy, or wait for a host that hangs.",
         ) from error
     except (OSError, http.client.HTTPException) as error:
@@ -224,6 +236,24 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
             "Start it with: poste serve. If it listens elsewhere, name it with --url or --data-dir."
         )
         raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
+
+
+def _within(seconds_max: float, run: Callable[[], Result]) -> Result:
+    """What ``run`` returns, in a thread that is left alone after so many seconds.
+
+    Raises:
+        TimeoutError: it takes longer; otherwise what ``run`` raises.
+    """
+    result: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(run())
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            result.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return result.result(seconds_max)
 
 
 def split_url(url: str) -> SplitResult:

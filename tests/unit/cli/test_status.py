@@ -3,8 +3,9 @@
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -197,6 +198,30 @@ def test_a_mediator_that_takes_too_long_is_not_said_to_be_missing() -> None:
     assert stopped.value.exit_code == Exit.UNREACHABLE
     said = f"{stopped.value.message} {stopped.value.remedy}"
     assert ("did not answer within 0.05 s" in said, "poste serve" in said) == (True, False)
+
+
+def test_a_mediator_that_answers_byte_by_byte_does_not_hold_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_mediator, "_WHOLE_S_MAX", 0.05)
+    parts = [b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n", *[b"x"] * 200]
+    is_over = threading.Event()
+
+    def drip() -> None:
+        with server.accept()[0] as client, suppress(OSError):
+            for part in parts:
+                client.sendall(part)
+                is_over.wait(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(Stop, match=r"not in whole within 0\.15 s") as stopped:
+            running_mediator.exchange("GET", url, "/status", seconds_max=0.1)
+        is_over.set()
+        dripping.join()
+    assert stopped.value.exit_code == Exit.UNREACHABLE
 
 
 def test_a_command_waits_longer_than_the_mediator_waits_for_a_host_that_hangs() -> None:
