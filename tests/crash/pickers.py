@@ -22,6 +22,7 @@ from http_edge.clients.didcomm import (
     Connection2,
     ConnectionLost,
     Live,
+    MediatorUnreachable,
     NoAnswer,
     NotAuthentic,
     Picked,
@@ -88,18 +89,25 @@ class Picker(ABC):
     async def drain(self, load: WalletLoad) -> None:
         """Take turns until nothing waits, leased or not.
 
+        After a kill a connection that was kept open fails when it is used next.
+
         Raises:
-            WalletError: the mediator refused or was away.
-            TimeoutError: something waits, and for long none of it was handed out.
+            WalletError: the mediator refused.
+            TimeoutError: something waits, and for long none of it was handed out, or the mediator
+                was away for as long.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(FRUITLESS_S_MAX) as bound:
             while True:
-                found = await self.turn(load)
+                try:
+                    found = await self.turn(load)
+                    if not found and not (await self.wallet.status()).message_count:
+                        return
+                except MediatorUnreachable:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
                 if found:
                     bound.reschedule(loop.time() + FRUITLESS_S_MAX)
-                elif not (await self.wallet.status()).message_count:
-                    return
 
     def request(self) -> Session:
         """A request is about to be sent."""
