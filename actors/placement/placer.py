@@ -171,7 +171,10 @@ class Placer:
 
         Then another placer that begins now has nothing to make good.
         """
-        is_placed = self._spread_over is not None and len(self._owners) == len(self._shards)
+        owners = {shard: owner.host for shard, owner in self._owners.items()}
+        # A placer that begins spreads the shards evenly, which would undo an operator's moves.
+        is_even = not assign(self._shards, owners, self._membership.living())
+        is_placed = self._spread_over is not None and is_even
         is_idle = not len(self._tasks) and not self.dedicated.has_orders
         views = self._membership, self.dedicated.membership
         return is_placed and is_idle and all(view.has_answered for view in views)

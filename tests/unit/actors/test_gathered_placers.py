@@ -234,6 +234,29 @@ async def test_a_placer_keeps_its_role_as_long_as_anything_is_wrong_with_its_hos
     await first.has(0, 1)
 
 
+async def test_a_handover_undoes_no_move_of_an_operator(
+    cluster: LocalCluster, processes: list[Process]
+) -> None:
+    """The next placer would spread the shards evenly, as any that begins."""
+    first, second, _ = processes
+    first.leases[1].is_cut_off = True
+    await apart(first, second, 1)
+    placer = second.roles[1]._placer
+    assert placer is not None
+    for shard in cluster.placement.shards_of(1):
+        assert await placer.move(shard, "b") is Placed.DONE
+    steps = [*cluster.steps]
+    first.leases[1].is_cut_off = False
+    await first.looks(1)
+    await second.looks(1)
+    assert (second.places, cluster.steps) == ({1}, steps)
+    assert await placer.move("shard-1", "a") is Placed.DONE
+    steps = [*cluster.steps]
+    await first.has(0, 1)
+    await first.looks(1)
+    assert cluster.steps == steps
+
+
 async def test_who_has_given_the_role_away_takes_no_application_for_the_name_of_the_next_placer(
     processes: list[Process],
 ) -> None:
