@@ -68,6 +68,8 @@ _UNPROVEN: Final = (
     "rows have left this log, but no key was named: the signer of their replacement is"
     " unknown, and their archive was not checked"
 )
+_ROWS_FIRST: Final = "they are made from the rows, which are not as they were sealed"
+_FILE_FIRST: Final = "they are read by means of the file's indexes, which have faults"
 _REBUILD: Final = "Rebuild it with: poste log rebuild-read-models"
 _INTO_A_NEW_FILE: Final = (
     "Its rows are whole. Stop the mediator, and restore them into a new file with:"
@@ -138,7 +140,7 @@ def verify(
     checked, key = [], public_key or own_key(loaded)
     for number, one in enumerate(each):
         findings, summary = _check(one, known_heads[number], key)
-        made, unchecked = ([], None) if findings else _check_what_is_made(one)
+        made, unchecked = ([], _ROWS_FIRST) if findings else _check_what_is_made(one)
         archive = None
         if summary.seam and not without_archive and key is not None:
             archive = _check_archive(one, key, all_rows=all_rows)
@@ -265,13 +267,13 @@ def gathered(
 def _check_what_is_made(settings: Settings) -> tuple[list[dict[str, Any]], str | None]:
     """The faults of what is made from the rows: tables, snapshots, the database's own indexes.
 
-    With them, why the tables could not be checked; None if they were, or need not be.
+    With them, why the tables were not checked; None if they were.
     """
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
         with unavailable():
             faults = store.faults_in_files()
         if faults:  # tables and snapshots are read by the indexes, and are made anew with the file
-            return [{"file": fault} for fault in faults], None
+            return [{"file": fault} for fault in faults], _FILE_FIRST
         tables: list[dict[str, Any]] = []
         unchecked = None
         try:

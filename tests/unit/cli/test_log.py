@@ -90,6 +90,18 @@ def test_a_changed_row_is_named_and_is_exit_code_1(run: Run, path: Path) -> None
     checked = json.loads(run("log", "verify", "--log", f"sqlite://{path}", "--json").out)
     assert checked["summary"]["findings"] == len(checked["findings"]) > 0
     assert checked["findings"][0]["first_position"] == 3
+    assert (checked["made_from_rows"], "sealed" in checked["tables_unchecked"]) == ([], True)
+
+
+def test_tables_are_said_to_be_unchecked_where_the_indexes_of_the_file_have_faults(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = "row 3 missing from index"
+    monkeypatch.setattr(SqliteStore, "faults_in_files", lambda _: [fault])
+    ran = run("log", "verify", "--log", f"sqlite://{path}", "--json")
+    checked = json.loads(ran.out)
+    assert (ran.code, checked["made_from_rows"]) == (Exit.FINDING, [{"file": fault}])
+    assert "indexes" in checked["tables_unchecked"]
 
 
 def test_a_cut_end_is_found_against_an_earlier_check(run: Run, path: Path) -> None:
