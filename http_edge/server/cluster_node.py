@@ -66,6 +66,7 @@ class ClusterNode:
         # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
         self._roles: dict[int, PlacerRole] = {}
+        self._is_leaving = False
         self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
         self._running: list[asyncio.Task[None]] = []
 
@@ -129,6 +130,7 @@ class ClusterNode:
         node has no shards of databases that are away, and none can move in one that does not answer
         any more.
         """
+        self._is_leaving = True
         await self._of_each(self._has_left)
 
     async def _of_each(self, is_done: Callable[[int, PlacerLink], Awaitable[bool]]) -> None:
@@ -195,7 +197,9 @@ class ClusterNode:
         )
 
     def _lowest_placed(self) -> int | None:
-        """The lowest number of a database whose placer this process is."""
+        """The lowest number of a database whose placer this process is, and will be for a while."""
+        if self._is_leaving:
+            return None
         return min((n for n, role in self._roles.items() if role.is_placer), default=None)
 
     def _new_placer(self, database: int) -> Placer:

@@ -20,6 +20,7 @@ from actors.placement.port import (
 from http_edge.server import cluster_node
 from http_edge.server.cluster_node import ClusterNode
 from http_edge.settings.settings import Settings
+from tests.cluster.accounts import until
 from tests.ports import free_port
 
 
@@ -96,4 +97,21 @@ async def test_a_node_that_leaves_waits_for_no_database_that_does_not_answer(
     async with asyncio.timeout(10):
         await node.leave()
     assert placer.orders == []
+    await node.stop()
+
+
+async def test_a_node_that_leaves_applies_for_no_role_that_it_would_give_up_at_once(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1")
+    node = ClusterNode(settings, vital=asyncio.create_task)
+
+    async def is_placer() -> bool:
+        return node._lowest_placed() == 0
+
+    await node.join()
+    await until(is_placer)
+    node._placers.each.clear()
+    await node.leave()
+    assert node._lowest_placed() is None
     await node.stop()
