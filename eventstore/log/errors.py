@@ -125,6 +125,10 @@ class ImportRefused(LogError):
     """This log must not be restored into: it holds something, or another restore took it over."""
 
 
+class TargetHoldsLog(ImportRefused):
+    """The target holds a whole log, perhaps by a restore that was interrupted at its end."""
+
+
 class NotAsSealed(LogError):
     """Rows are not as they were sealed, or not in the order of their log."""
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from eventsourcing.persistence import StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import ImportRefused
+from eventstore.log.errors import ImportRefused, TargetHoldsLog
 from eventstore.log.event_contents import erased_by
 from eventstore.log.event_log import LogRow, QueueDepth, Snapshot, StoredRecord
 from eventstore.log.events import Event
@@ -65,7 +65,7 @@ class LogImport:
             earlier = found.get(UNFINISHED)
             if earlier is None and (found or session.log_rows(0, 1, 1)):
                 owner = found.get("mediator_did", "a mediator that is not named")
-                raise ImportRefused(f"it holds the log of {owner}")
+                raise TargetHoldsLog(f"it holds the log of {owner}")
             if earlier is not None and earlier.rpartition(" ")[0] != self._mediator_did:
                 owner = earlier.rpartition(" ")[0]
                 raise ImportRefused(f"it holds an unfinished restore of {owner}")

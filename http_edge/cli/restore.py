@@ -18,6 +18,7 @@ from eventstore.log.errors import (
     LogUnavailable,
     NotAsSealed,
     SeamRefused,
+    TargetHoldsLog,
     UnknownTopic,
 )
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
@@ -44,7 +45,9 @@ _ERASED: Final = (
     " leaves its queue when a client requests it"
 )
 _ERASE: Final = ("poste", "identities", "erase")
-_OCCUPIED: Final = (
+_REFUSED: Final = "cannot restore into the target: {}"
+_ANOTHER: Final = "Name an empty data directory or database with --to."
+_PERHAPS_WHOLE: Final = (
     "If a restore was interrupted at its end, that log is whole: check it with poste log verify."
     " Else, or to see who was erased later, name an empty data directory or database with --to."
 )
@@ -55,7 +58,8 @@ _STOPPED: Final = (
     "Correct this and run the same command again: it starts over.",
 )
 _ENDINGS: Final[Endings] = {
-    ImportRefused: (Exit.USAGE, "cannot restore into the target: {}", _OCCUPIED),
+    TargetHoldsLog: (Exit.USAGE, _REFUSED, _PERHAPS_WHOLE),
+    ImportRefused: (Exit.USAGE, _REFUSED, _ANOTHER),
     ExportDamaged: (Exit.UNSAFE, "the export is damaged: {}",
         "Replace the file with an intact copy. For all faults: poste verify."),
     SeamRefused: (Exit.UNSAFE, "the seam of the log cannot be used: {}",
