@@ -20,6 +20,7 @@ from actors.host.clock import system_clock
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.log.faults import Fault
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
@@ -47,7 +48,7 @@ from eventstore.parquet.write.index import RUNS_MERGED, _worth_merging
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
-from tests.export.forging import SIGNER, SampleExport
+from tests.export.forging import SIGNER, SampleExport, with_value
 from tests.export.samples import (
     SIGNED_BY,
     VERIFY,
@@ -355,6 +356,21 @@ def test_an_index_that_was_signed_and_is_wrong_is_found(sample: SampleExport, ch
         _sign(sample, ExportIndex(last=catalog.index.last, files=files))
         found, _ = sample.check()
         assert Damage.WRONG_INDEX in {one.fault for one in found}
+
+
+def test_an_index_is_not_blamed_for_rows_that_were_changed_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    path, index = min(sample.files), index_of(sample.place)
+    row = sample.tables[path]["type"].to_pylist().index("identity-registered")  # no seal
+    with sample.tampered():
+        sample.forge(path, lambda table: with_value(table, row, "by_did", "did:example:forged"))
+        for file in index.files:
+            sample.put(file.path, sample.contents[file.path])
+        _sign(sample, index)
+        found, _ = sample.check()
+    assert Fault.WRONG_COLUMN in {one.fault for one in found}
+    assert Damage.WRONG_INDEX not in {one.fault for one in found}
 
 
 def _sign(sample: SampleExport, index: ExportIndex) -> None:

@@ -145,6 +145,20 @@ def test_rows_that_were_verified_may_stand_there_again_and_none_of_them_may_be_m
     assert {(one.fault, one.stream) for one in found} == {(Fault.VERSION_BREAK, own)}
 
 
+def test_a_stream_goes_on_behind_lost_rows_from_what_it_was_before_them(steps: ExportPlace) -> None:
+    streams = _streams_of(steps)
+    first, third, fifth = (streams[number] for number in (0, 1, 5))
+    own, ends = identity_stream(did(1)), StreamEnds()
+    assert [*ends.join(first), *ends.join(third)] == []
+    ends.lose()
+    found = [one for one in ends.join(first) if one.stream == own]
+    assert [one.explanation for one in found] == ["version 4 should stand here"]
+    ends.lose()
+    assert [one for one in ends.join(fifth) if one.stream == own] == []
+    known = dict(zip(*(column.to_pylist() for column in ends.table().columns[:2]), strict=True))
+    assert (known[own.bytes], len(known)) == (5, len(ends))
+
+
 def test_rows_before_a_lost_file_are_held_against_their_seals(tmp_path: Path) -> None:
     """Of a manifest with several files, whose later rows have no seal to be held against."""
     sample = SampleExport(tmp_path)

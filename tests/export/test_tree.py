@@ -14,13 +14,14 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
+from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.streams import identity_stream
-from eventstore.log.tiles import Tile, tiles_of
+from eventstore.log.tiles import TILE_HASHES, Tile, TiledTree, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import verify
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import ManifestTree
+from eventstore.parquet.manifest import Manifest, ManifestTree
 from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
@@ -85,6 +86,24 @@ def seal_many(log: EventLog, seals: int) -> SealedWriter:
         names = (f"shard-{number}" for number in range(min(100, seals - start)))
         writer.commit({name: [] for name in names})
     return writer
+
+
+def manifest_with(tree: ManifestTree) -> Manifest:
+    """A manifest that names a tree, and no files."""
+    return Manifest(
+        format=1,
+        schema=1,
+        first=1,
+        last=2,
+        rows=0,
+        files=[],
+        heads={},
+        replaces=[],
+        stands_for="",
+        previous="",
+        signed_by="",
+        tree=tree,
+    )
 
 
 def test_every_manifest_names_the_tree_of_all_seals_up_to_its_end(
@@ -184,6 +203,19 @@ def test_a_manifest_that_names_an_impossible_tree_is_found_though_all_is_signed(
     sample.sign(manifest, tree=tree)
     found = {(one.fault, one.path) for one in sample.check()[0]}
     assert (Damage.BROKEN_MANIFEST, manifest.path) in found
+
+
+def test_a_pruned_manifest_whose_tree_full_tiles_do_not_give_is_named_and_no_tile(
+    place: ExportPlace,
+) -> None:
+    leaves = [bytes([number]) * HASH_BYTES for number in range(TILE_HASHES)]
+    tree, tiles = TiledTree().extended(leaves)
+    for tile, content in tiles.items():
+        place.write(tile_path(tile), content)
+    for root, faults in ((tree.root().hex(), []), ("0" * 64, [Fault.WRONG_TREE])):
+        said = manifest_with(ManifestTree(TILE_HASHES, root))
+        found = [*TreeCheck(place).pass_over(said)]
+        assert [(one.fault, one.path) for one in found] == [(fault, said.path) for fault in faults]
 
 
 def test_tiles_that_a_pruned_manifest_names_and_are_not_there_cost_no_memory(

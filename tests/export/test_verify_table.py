@@ -29,6 +29,7 @@ from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.manifests import read_manifests
 from eventstore.parquet.verify.table import TableCheck
 from eventstore.parquet.versions import (
     commit_path,
@@ -395,6 +396,29 @@ def test_a_replaced_manifest_that_is_another_than_was_replaced_is_named(
         sample.put(path, signed(replace(manifest, previous="", signature=""), SIGNER.sign)[1])
         found = [(f.fault, f.path) for f in sample.check()[0]]
     assert found == [(Damage.BROKEN_CHAIN, path)]
+
+
+def test_rows_behind_a_manifest_that_names_another_before_it_are_held_against_the_seals_before(
+    sample: SampleExport,
+) -> None:
+    with sample.tampered():
+        sample.sign(sample.manifests[1], previous="00" * 32)
+        contents = read_manifests(sample.place, TRUSTED.verify)
+    assert [one.fault for one in contents.findings] == [Damage.BROKEN_CHAIN]
+    heads = [{}, *(part.heads for part in contents.parts)]
+    assert [part.before for part in contents.parts] == heads[:-1]
+
+
+def test_in_place_of_a_lost_manifest_the_rows_of_those_that_it_replaced_are_checked(
+    sample: SampleExport,
+) -> None:
+    lost = next(m for m in sample.manifests if m.replaces and set(m.replaces) <= set(sample.strays))
+    with sample.tampered():
+        sample.remove(lost.path)
+        found, summary = sample.check()
+    assert (Damage.MISSING, lost.path) in {(one.fault, one.path) for one in found}
+    assert {one.fault for one in found} <= {Damage.MISSING, Damage.STRAY}
+    assert summary.rows == sum(manifest.rows for manifest in sample.manifests)
 
 
 def test_a_replaced_file_that_was_changed_is_one_finding(sample: SampleExport) -> None:

@@ -123,8 +123,7 @@ class IndexCheck:
             if entries is None:
                 self._is_known = False
             else:
-                unseen = max(first, self._known_from)
-                part = _between(entries, manifest.first, unseen, files[0].last)
+                part = _between(entries, manifest.first, first, files[0].last)
                 self._entries.add(_moved(part, manifest.first - files[0].first))
             first = files[0].last + 1
             if manifest.last >= files[0].last:
@@ -146,7 +145,7 @@ class IndexCheck:
         The check compares the bytes of these files, and only the entries of later rows. Raises as
         ``join``.
         """
-        self._known_from = max(self._known_from, manifest.last + 1)
+        self._known_from = manifest.last + 1  # it is the first one of an export
         yield from self.join(manifest, pa.array([], pa.uint64()))
 
     def end(self) -> Iterator[ExportFinding]:
