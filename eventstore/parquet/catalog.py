@@ -206,7 +206,7 @@ def read_data(place: ExportPlace, file: DataFile, *, is_compared: bool = True) -
     Raises:
         ExportDamaged: the file is missing or has another SHA-256.
     """
-    content = place.read_named(file.path, "a manifest names it")
+    content = place.read_named(file.path, "a manifest names it", file.bytes)
     if is_compared and hashlib.sha256(content).hexdigest() != file.sha256:
         raise ExportDamaged(file.path, Damage.CHANGED, "its SHA-256 is not that of the manifest")
     return content

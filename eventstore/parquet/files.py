@@ -104,26 +104,27 @@ class ExportPlace:
         """The path as the file system knows it."""
         return f"{self.root}/{path}"
 
-    def read(self, path: str) -> bytes:
-        """Read a file.
+    def read(self, path: str, bytes_max: int | None = None) -> bytes:
+        """Read a file; of a larger one than ``bytes_max``, one byte more than that.
 
         Raises:
             FileMissing: there is no such file.
         """
         with self.opened(path) as file:
-            content: bytes = file.read()
+            most = file.size() if bytes_max is None else min(file.size(), bytes_max + 1)
+            content: bytes = file.read(most)
         return content
 
-    def read_if_there(self, path: str) -> bytes | None:
-        """Read a file; None if there is no such file."""
+    def read_if_there(self, path: str, bytes_max: int | None = None) -> bytes | None:
+        """Read a file as ``read``; None if there is no such file."""
         try:
-            return self.read(path)
+            return self.read(path, bytes_max)
         except FileMissing:
             return None
 
-    def read_named(self, path: str, why: str) -> bytes:
+    def read_named(self, path: str, why: str, bytes_max: int | None = None) -> bytes:
         """Read a file that another one names, as ``why`` says. Raises: ExportDamaged."""
-        content = self.read_if_there(path)
+        content = self.read_if_there(path, bytes_max)
         if content is None:
             raise ExportDamaged(path, Damage.MISSING, why)
         return content

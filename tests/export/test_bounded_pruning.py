@@ -105,9 +105,9 @@ def test_what_stays_is_checked_with_some_files_in_memory_however_many_it_has(
     held_bytes: list[int] = []
 
     class Watched(ExportPlace):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, bytes_max: int | None = None) -> bytes:
             held_bytes.append(pa.total_allocated_bytes())
-            return super().read(path)
+            return super().read(path, bytes_max)
 
     watched = Watched(place.filesystem, place.root)
     checked = _checked(watched, replace(rest, files=files))
@@ -246,9 +246,9 @@ def test_a_first_pruning_is_done_in_parts_between_which_the_export_goes_on(
     reads, parts, steps, now_ms = [0], list[int](), list[int](), [system_clock()]
 
     class Watched(ExportPlace):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, bytes_max: int | None = None) -> bytes:
             reads[0] += is_data(path)
-            return super().read(path)
+            return super().read(path, bytes_max)
 
     def go_on() -> None:
         parts.append(reads[0])

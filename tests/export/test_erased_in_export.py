@@ -259,9 +259,9 @@ def test_a_merged_step_without_contents_is_not_read_again_for_them(
     read: list[str] = []
 
     class Watched(ExportPlace):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, bytes_max: int | None = None) -> bytes:
             read.append(path)
-            return super().read(path)
+            return super().read(path, bytes_max)
 
     with closing(exporter(log, Watched(place.filesystem, place.root), Bounds())) as export:
         assert export.compact(files_min=2) == 1

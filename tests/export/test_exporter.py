@@ -123,9 +123,9 @@ def test_a_step_reads_the_mark_of_the_end_once(
     reads: list[str] = []
     read = ExportPlace.read
 
-    def counted(self: ExportPlace, path: str) -> bytes:
+    def counted(self: ExportPlace, path: str, bytes_max: int | None = None) -> bytes:
         reads.append(path)
-        return read(self, path)
+        return read(self, path, bytes_max)
 
     growing = Growing(log)
     with closing(exporter(log, place)) as export:

@@ -224,9 +224,9 @@ def test_an_old_export_is_opened_with_few_reads(
     reads: list[str] = []
     read = ExportPlace.read
 
-    def counted(self: ExportPlace, path: str) -> bytes:
+    def counted(self: ExportPlace, path: str, bytes_max: int | None = None) -> bytes:
         reads.append(path)
-        return read(self, path)
+        return read(self, path, bytes_max)
 
     monkeypatch.setattr(ExportPlace, "read", counted)
     catalog = catalog_of(place, VERIFY, is_listed=False)

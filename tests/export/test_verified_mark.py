@@ -377,12 +377,12 @@ def test_a_verified_file_that_has_an_erasure_and_is_put_together_meanwhile_is_no
     sqlite_log: EventLog, place: ExportPlace, marks: VerifiedMarks, erasure_path: str
 ) -> None:
     class ChangingPlace(ExportPlace):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, bytes_max: int | None = None) -> bytes:
             if path == erasure_path:
                 with closing(exporter(sqlite_log, place, Bounds())) as export:
                     export.compact(files_min=2)
                     export.sweep()
-            return super().read(path)
+            return super().read(path, bytes_max)
 
     changing = ChangingPlace(place.filesystem, place.root)
     with pytest.raises(ExportUnavailable, match="check again"):

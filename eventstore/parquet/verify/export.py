@@ -323,7 +323,7 @@ class _ExportCheck:
         if checked.streams is not None:
             is_known = part.manifest.first <= self._verified_to
             yield from self.streams.join(checked.streams, is_partly_known=is_known)
-        if checked.streams is None or not checked.is_whole:
+        else:
             self.streams.lose()
 
 

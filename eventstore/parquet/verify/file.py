@@ -10,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from eventstore.log.faults import Fault
 from eventstore.parquet.columns import types_in
@@ -28,14 +29,17 @@ class ReadFile(NamedTuple):
     """A data file that was read, and its findings."""
 
     table: pa.Table | None
-    """The file's rows; None if they cannot be read."""
+    """The file's rows; None if it is not whole, or has no rows of this schema."""
     findings: Sequence[ExportFinding]
     is_whole: bool
     """Whether it is, to the byte, the file that the manifest names."""
 
 
 def read_file(place: ExportPlace, file: DataFile, described: Described | None = None) -> ReadFile:
-    """Read a data file, even a damaged one.
+    """Read a data file; of a damaged one say so, with the positions of its rows.
+
+    A file that is not the one its manifest names is not decoded: some kilobytes that someone put
+    there can decode to any size, and its footer, which no hash covers then, need not say so.
 
     ``described`` is what the table says of the file; None if that is unknown, or was checked.
 
@@ -43,34 +47,34 @@ def read_file(place: ExportPlace, file: DataFile, described: Described | None = 
         FileMissing: there is no such file.
         ExportUnavailable: the place cannot be read now.
     """
-    content = place.read(file.path)
-    findings = list(_byte_damage(file, content))
-    is_whole = not findings
+    content = place.read(file.path, file.bytes)
+    damage = _byte_damage(file, content)
+    if damage is not None:
+        return ReadFile(None, [damage], is_whole=False)
     try:
         table = _table(content)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if is_whole:
-            why = f"not a file of this schema: {str(error).splitlines()[0]}"
-            findings.append(file_finding(file.path, Damage.CHANGED, why))
-        return ReadFile(None, findings, is_whole)
-    findings += _disorder(file, table)
-    if is_whole:
-        # A changed file is reported already, and need not fit its manifest.
-        findings += _contradictions(file, table)
-        footer = pq.read_metadata(pa.BufferReader(content))
-        findings += misleading(file, footer, table)
-        if described is not None and not _fits(described, file, footer):
-            why = "the table has another day or other bounds for it, by which programs pass it over"
-            findings.append(file_finding(file.path, Damage.BROKEN_COMMIT, why))
-    return ReadFile(table, findings, is_whole)
+        why = f"not a file of this schema: {str(error).splitlines()[0]}"
+        return ReadFile(None, [file_finding(file.path, Damage.CHANGED, why)], is_whole=True)
+    findings = [*_disorder(file, table), *_contradictions(file, table)]
+    footer = pq.read_metadata(pa.BufferReader(content))
+    findings += misleading(file, footer, table)
+    if described is not None and not _fits(described, file, footer):
+        why = "the table has another day or other bounds for it, by which programs pass it over"
+        findings.append(file_finding(file.path, Damage.BROKEN_COMMIT, why))
+    return ReadFile(table, findings, is_whole=True)
 
 
-def _byte_damage(file: DataFile, content: bytes) -> Iterator[ExportFinding]:
+def _byte_damage(file: DataFile, content: bytes) -> ExportFinding | None:
+    fault, why = Damage.CHANGED, "its SHA-256 is not that of the manifest"
     if len(content) != file.bytes:
-        why = f"{len(content)} bytes, {file.bytes} when it was written"
-        yield file_finding(file.path, Damage.TRUNCATED, why)
-    elif hashlib.sha256(content).hexdigest() != file.sha256:
-        yield file_finding(file.path, Damage.CHANGED, "its SHA-256 is not that of the manifest")
+        size = f"{'at least ' * (len(content) > file.bytes)}{len(content)} bytes"
+        fault, why = Damage.TRUNCATED, f"{size}, {file.bytes} when it was written"
+    elif hashlib.sha256(content).hexdigest() == file.sha256:
+        return None
+    return replace(
+        file_finding(file.path, fault, why), first_position=file.first, last_position=file.last
+    )
 
 
 def _table(content: bytes) -> pa.Table:

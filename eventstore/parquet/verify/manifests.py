@@ -141,7 +141,8 @@ class Leftovers:
         if file.path in self._explained or file.path not in self._data:
             return
         self._explained.add(file.path)
-        content = self._place.read_if_there(file.path)  # a compaction may have just removed it
+        # A compaction may have just removed it.
+        content = self._place.read_if_there(file.path, file.bytes)
         if content is not None and hashlib.sha256(content).hexdigest() != file.sha256:
             why = "replaced, and not as it was then; the next export removes it"
             self._report(ExportDamaged(file.path, Damage.CHANGED, why))

@@ -55,7 +55,7 @@ class NumberedRows:
     Attributes:
         paths: the files.
         findings: what is wrong with those that were read.
-        is_complete: whether each of them has rows that can be read.
+        is_complete: whether each of them is whole, and has rows of this schema.
         is_whole: whether each of them is the one that was signed.
         entries: the index entries of the rows, counted from the first position, as long as the
             files are whole; of a pruned manifest none.
@@ -193,7 +193,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     found, left_out = check.run()
     rows = check.rows
     is_complete = rows.is_complete and len(rows) > 0
-    is_known = is_complete and rows.is_whole and not part.manifest.is_pruned
+    is_known = is_complete and not part.manifest.is_pruned
     return CheckedPart(
         rows.findings + found,
         left_out,
