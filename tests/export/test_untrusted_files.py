@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from eventstore.log.faults import Fault
 from eventstore.parquet.catalog import read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.verify.file import read_file
-from tests.export.forging import SampleExport
+from tests.export.forging import SampleExport, with_value
 
 _MIB = 1 << 20
 
@@ -101,3 +102,14 @@ def test_a_file_that_grew_is_named_and_what_it_grew_by_is_not_read(
     with pytest.raises(ExportDamaged, match="SHA-256"):
         read_data(place, file)
     assert read_bytes == [file.bytes + 1] * 2
+
+
+@pytest.mark.parametrize("position", [1, 0, -5])
+def test_a_row_with_a_position_before_its_manifest_is_named_though_all_is_signed(
+    sample: SampleExport, position: int
+) -> None:
+    path = sorted(sample.files)[1]
+    with sample.tampered():
+        sample.forge(path, lambda table: with_value(table, 3, "position", position))
+        found, _ = sample.check()
+    assert (Fault.WRONG_POSITION, path, 3) in {(one.fault, one.path, one.row) for one in found}

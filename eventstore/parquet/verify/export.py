@@ -187,7 +187,7 @@ class _ExportCheck:
             yield from checked.findings
             self._note(part, checked, progress)
             # If the seals are the same, so are the rows, and the ends of the streams are known.
-            if checked.leaves is not None and not checked.findings:
+            if checked.leaves is not None:
                 yield from self._tree.check_again(part.manifest, checked.leaves)
         jobs = [(part, self._known_in(part)) for part in self._parts]
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
@@ -201,10 +201,9 @@ class _ExportCheck:
                 yield from self._index.pass_over(part.manifest)
                 continue
             # Damaged or missing rows are reported already; do not also report the tree for them.
-            is_known = part.before is not None and not checked.findings
+            is_known = part.before is not None
             yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
-            entries = None if checked.findings else checked.entries
-            yield from self._index.join(part.manifest, entries)
+            yield from self._index.join(part.manifest, checked.entries)
         yield from self._index.end()
         yield from self._missing_names()
         for name, head in self._known.items():

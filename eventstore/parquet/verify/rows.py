@@ -57,8 +57,8 @@ class NumberedRows:
         findings: what is wrong with those that were read.
         is_complete: whether each of them is whole, and has rows of this schema.
         is_whole: whether each of them is the one that was signed.
-        entries: the index entries of the rows, counted from the first position, as long as the
-            files are whole; of a pruned manifest none.
+        entries: the index entries of the rows, counted from the first position, as long as nothing
+            is wrong, since a wrong position may be before that one; of a pruned manifest none.
         named: the columns that name a row, of all rows so far. Of a pruned manifest only those of
             the page: no seal covers earlier rows, and it may have any number.
     """
@@ -87,7 +87,7 @@ class NumberedRows:
         """
         is_pruned = self._part.manifest.is_pruned
         for table, _ in in_order(self._part.manifest.files, self._read):
-            if self.is_whole and not is_pruned:
+            if not self.findings and not is_pruned:
                 self.entries.append(entries_of(table, self._part.manifest.first))
             for start in range(0, table.num_rows, PAGE_ROWS):
                 page = table.slice(start, PAGE_ROWS)
@@ -172,8 +172,8 @@ class CheckedPart(NamedTuple):
     nameless: Mapping[tuple[bytes, bytes], ExportFinding]
     """The findings about nameless rows, which hold unless the named identities were erased."""
     leaves: Sequence[bytes] | None
-    """The leaf hashes of the seals (``eventstore.log.tree_head``); None if some rows are not those
-    of the log."""
+    """The leaf hashes of the seals (``eventstore.log.tree_head``); None if there are findings, or
+    the manifest is pruned."""
     entries: pa.UInt64Array | None
     """The index entries of the rows, counted from the first position; None as ``leaves``."""
 
@@ -193,9 +193,10 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     found, left_out = check.run()
     rows = check.rows
     is_complete = rows.is_complete and len(rows) > 0
-    is_known = is_complete and not part.manifest.is_pruned
+    findings = rows.findings + found
+    is_known = is_complete and not findings and not part.manifest.is_pruned
     return CheckedPart(
-        rows.findings + found,
+        findings,
         left_out,
         len(rows),
         check.seals,
