@@ -59,7 +59,7 @@ def read_tile(place: ExportPlace, tile: Tile) -> bytes:
         ExportUnavailable: it cannot be read now.
     """
     for found in wider(place, tile):
-        content = place.read_if_there(tile_path(found))
+        content = place.read_if_there(tile_path(found), found.size_bytes)
         if content is None:
             continue
         if len(content) != found.size_bytes:

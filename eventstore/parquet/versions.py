@@ -94,10 +94,10 @@ def version_of(path: str) -> int:
 
 
 def is_torn(commit: bytes) -> bool:
-    """Whether a commit is empty or has lines that are not whole JSON."""
+    """Whether a commit is empty or has lines that are not whole JSON, or nested without end."""
     try:
         return not [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return True
 
 
@@ -178,7 +178,7 @@ def _member(path: str, commit: bytes) -> bytes:
         (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
         text: str = info[COMMIT_MEMBER]
         return text.encode()
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, KeyError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError, KeyError) as error:
         why = "no signed statement of the mediator is in it: torn, changed, or another's commit"
         raise ExportDamaged(path, Damage.BROKEN_COMMIT, why) from error
     except (TypeError, AttributeError) as error:

@@ -15,7 +15,9 @@ from eventstore.parquet.catalog import read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
+from eventstore.parquet.tree import read_tile, tile_at
 from eventstore.parquet.verify.file import read_file
+from eventstore.parquet.versions import is_torn, version_of
 from tests.export.forging import SampleExport, with_value
 
 _MIB = 1 << 20
@@ -102,6 +104,26 @@ def test_a_file_that_grew_is_named_and_what_it_grew_by_is_not_read(
     with pytest.raises(ExportDamaged, match="SHA-256"):
         read_data(place, file)
     assert read_bytes == [file.bytes + 1] * 2
+
+
+def test_a_tile_that_grew_is_named_and_what_it_grew_by_is_not_read(sample: SampleExport) -> None:
+    path = next(path for path in sample.paths if tile_at(path))
+    tile = tile_at(path)
+    assert tile is not None
+    with sample.tampered():
+        sample.put(path, sample.contents[path] + bytes(_MIB))
+        with pytest.raises(ExportDamaged, match=f"{tile.size_bytes + 1} bytes"):
+            read_tile(sample.place, tile)
+        assert path in {one.path for one in sample.check()[0]}
+
+
+def test_a_commit_that_is_nested_without_end_is_named(sample: SampleExport) -> None:
+    path = max(path for path in sample.paths if version_of(path) >= 0)
+    nested = b"[" * 100_000 + b"]" * 100_000
+    with sample.tampered():
+        sample.put(path, nested)
+        assert (Damage.BROKEN_COMMIT, path) in {(f.fault, f.path) for f in sample.check()[0]}
+    assert is_torn(nested)
 
 
 @pytest.mark.parametrize("position", [1, 0, -5])

@@ -255,8 +255,9 @@ class TreeCheck:
                 is_full = tile.number < full_tiles(tree.size, tile.level)
                 newer: bytes | None = edge.get((tile.level, tile.number), b"")
                 # None: an exporter replaced it by the full tile, or it is reported.
-                newer = self._place.read_if_there(tile_path(full)) if is_full else newer
-                found = self._place.read_if_there(path)
+                if is_full:
+                    newer = self._place.read_if_there(tile_path(full), full.size_bytes)
+                found = self._place.read_if_there(path, tile.size_bytes)
                 if newer is not None and found is not None and not _agree(tile, found, newer):
                     why = "its hashes are not those of the tile that followed it"
                     yield file_finding(path, Damage.CHANGED, why)
