@@ -2,13 +2,15 @@
 
 It passes connections on to nodes whose edges answer, in turn, and ends those to a node that has
 stopped to answer. A node that is asked stands still or is cut off without any of its sockets
-breaking, so silence has to count.
+breaking, so silence has to count. What a node has sent by then reaches the client: the node knows
+that it has arrived, and without an acknowledgement in the protocol a message has left its queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -72,9 +74,13 @@ class Balancer:
                 except (aiohttp.ClientError, TimeoutError):
                     node.answers = False
                 if not node.answers:
-                    for task in node.connections:
-                        task.cancel()
+                    self.end(node.url)
                 await asyncio.sleep(_CHECK_EVERY_S)
+
+    def end(self, url: str) -> None:
+        """End the connections to a node."""
+        for task in self._nodes[url].connections:
+            task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -91,9 +97,10 @@ class Balancer:
                     await _joined((reader, writer), there)
                 finally:
                     node.connections.discard(task)
+                    writer.write(await _rest(*there))
                     there[1].transport.abort()
                 break
-        writer.transport.abort()
+        writer.close()
 
     def _in_turn(self) -> list[_Node]:
         self._turn += 1
@@ -117,6 +124,18 @@ async def _joined(
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What has arrived and was not read; nothing is waited for."""
+    with contextlib.suppress(RuntimeError):  # the connection is closing
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+    reader.feed_eof()
+    rest = await reader.read()
+    with contextlib.suppress(OSError):
+        while chunk := os.read(writer.get_extra_info("socket").fileno(), _CHUNK_BYTES):
+            rest += chunk
+    return rest
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
