@@ -1,4 +1,4 @@
-"""The balancer of the cluster tests loses nothing that a node was told has arrived."""
+"""The balancer of the cluster tests loses nothing that a node knows to have arrived."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ async def test_what_a_node_has_sent_reaches_the_client_though_its_connections_ar
     async with _node() as (url, questioned), Balancer() as balancer:
         balancer.serve(url)
         host, _, port = balancer.url.removeprefix("http://").rpartition(":")
-
         clients: list[asyncio.StreamWriter] = []
 
         async def ask() -> tuple[asyncio.StreamWriter, asyncio.Task[bytes]] | None:
             reader, writer = await asyncio.open_connection(host, int(port))
             clients.append(writer)
             writer.write(b"a question")
-            asked = asyncio.create_task(questioned.get())
+            arrived = asyncio.create_task(questioned.get())
             answered = asyncio.create_task(reader.read())
-            await asyncio.wait({asked, answered}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result(), answered
-            asked.cancel()  # the balancer does not know yet that the node is ready
+            await asyncio.wait({arrived, answered}, return_when=asyncio.FIRST_COMPLETED)
+            if arrived.done():
+                return arrived.result(), answered
+            arrived.cancel()  # the balancer does not know yet that the node is ready
             await asyncio.gather(answered, return_exceptions=True)
             return None
 
