@@ -15,12 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventsourcing.domain import EventSourcingError
-from eventsourcing.persistence import (
-    ApplicationRecorder,
-    Notification,
-    OperationalError,
-    StoredEvent,
-)
+from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
 from psycopg import Connection, Cursor
 from psycopg.errors import FeatureNotSupported
 from psycopg.rows import TupleRow, tuple_row
@@ -226,29 +221,6 @@ class PostgresRecorder(SqlRecorder):
     def __init__(self, connections: PostgresConnections) -> None:
         self._connections = connections
         self._steps: LastSteps = {}
-
-    @override
-    def select_notifications(
-        self,
-        start: int | None,
-        limit: int,
-        stop: int | None = None,
-        topics: Sequence[str] = (),
-        *,
-        inclusive_of_start: bool = True,
-    ) -> Sequence[Notification]:
-        found = super().select_notifications(
-            start, limit, stop, topics, inclusive_of_start=inclusive_of_start
-        )
-        if start is not None:
-            return found
-        # No bound includes an empty position, which the column takes once it is altered.
-        rows = self._rows(
-            "SELECT originator_id, originator_version, topic, state, 0 FROM public.stored_events"
-            " WHERE notification_id IS NULL LIMIT ?",
-            (limit,),
-        )
-        return [*(Notification(self._stream(stream), *row) for stream, *row in rows), *found]
 
     @override
     def insert_events(

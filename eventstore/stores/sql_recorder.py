@@ -68,8 +68,12 @@ class SqlRecorder(ApplicationRecorder):
         conditions = _between(self.position, after, stop)
         if topics:
             conditions.append((f"topic IN ({', '.join('?' * len(topics))})", topics))
-        columns = f"originator_id, originator_version, topic, state, {self.position}"
-        found = self._select(columns, conditions, self.position, limit)
+        columns = "originator_id, originator_version, topic, state, "
+        found = self._select(columns + self.position, conditions, self.position, limit)
+        if start is None:
+            # No bound includes an empty one, which PostgreSQL takes once the column is altered.
+            empty: list[_Condition] = [(f"{self.position} IS NULL", [])]
+            found = [*self._select(f"{columns}0", empty, "originator_version", limit), *found]
         return [Notification(self._stream(stream), *row) for stream, *row in found]
 
     @override
