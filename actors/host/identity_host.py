@@ -63,13 +63,11 @@ from eventstore.log.errors import (
 )
 from eventstore.log.event_log import (
     EventLog,
-    LogFigures,
     PageBounds,
     PublicEventsFilter,
     PublicEventsPage,
     SavedEventsFilter,
     SavedEventsPage,
-    StorageFigures,
 )
 from eventstore.log.host_leases import LEASE_S, NODE_PROTOCOL, HostLeases
 from eventstore.log.log_format import record_format
@@ -276,41 +274,35 @@ class IdentityHost:
         self._sockets.pop(edge, None)
         self._writer.call(lambda: self._host.registry.sessions.drop_edge(edge))
 
-    def stats(self) -> HostStats:
-        """What the host has counted and what it holds; ``log`` is None if the log fails."""
-        stats = self._on_writer(self._host.snapshot_stats)
-        try:
-            figures: LogFigures | None = self._log.figures()
-            storage: StorageFigures | None = self._log.storage()
-        except LogError:
-            figures = storage = None
-        return msgspec.structs.replace(
-            stats,
-            log=figures,
-            storage=storage,
-            growth_bytes_per_day=self._growth.bytes_per_day,
-            sockets=dict(self._sockets),
-            node=self._node,
-        )
+    def stats(self, *, with_log: bool = True) -> HostStats:
+        """What the host has counted and what it holds, even if writer or log hang.
 
-    def report(self, *, with_log: bool) -> bytes:
-        """The msgpack of ``actors.host.measures.HostReport``, even if writer or log hang."""
+        The figures of the log are None if it fails or hangs, or without ``with_log``.
+        """
         # A question that timed out is still under way: wait for its answer instead of asking again.
-        if self._reporting is None or self._reporting.done():
-            self._reporting = self._begun_on_writer(self._host.snapshot_stats)
+        query = self._reporting
+        if query is None or query.done():
+            query = self._reporting = self._begun_on_writer(self._host.snapshot_stats)
         try:
-            stats = self._reporting.result(_REPORT_S_MAX)
+            stats = query.result(_REPORT_S_MAX)
         except TimeoutError:
             stats = self._host.stats  # the counters are current, the rest is from the last time
         log = storage = None
         if with_log and (log := self._log_watch.figures(_REPORT_S_MAX)) is not None:
             storage = self._log_watch.storage(_REPORT_S_MAX)
-        growth = self._growth.bytes_per_day if with_log else None
-        stats = msgspec.structs.replace(
-            stats, log=log, storage=storage, growth_bytes_per_day=growth
+        return msgspec.structs.replace(
+            stats,
+            log=log,
+            storage=storage,
+            growth_bytes_per_day=self._growth.bytes_per_day if with_log else None,
+            sockets=dict(self._sockets),
+            node=self._node,
         )
+
+    def report(self, *, with_log: bool) -> bytes:
+        """The msgpack of ``actors.host.measures.HostReport``."""
         measured = families(self._host.measures.registry)
-        return msgspec.msgpack.encode(HostReport(stats=stats, families=measured))
+        return msgspec.msgpack.encode(HostReport(self.stats(with_log=with_log), measured))
 
     def holdings(self) -> HostHoldings:
         """What this host owns, answered on the caller's thread.

@@ -380,7 +380,7 @@ class HostStats(msgspec.Struct):
     growth_bytes_per_day: float | None = None
 
 
-class HostReport(msgspec.Struct, kw_only=True):
+class HostReport(msgspec.Struct):
     """Everything about one host; its log figures are None if not requested, or without answer."""
 
     stats: HostStats
@@ -415,7 +415,7 @@ class LogWatch:
             query.exception(seconds_max)
         if not query.done():
             return None
-        del self._queries[name]
+        self._queries.pop(name, None)  # another thread may have the same answer
         return query.result() if not isinstance(query.exception(), LogError) else None
 
     def close(self) -> None:

@@ -404,7 +404,7 @@ def test_a_host_whose_writer_or_log_hangs_answers_what_it_holds(
         threads.stop()
 
 
-def test_a_host_whose_writer_hangs_is_asked_for_one_report_at_a_time(
+def test_a_host_whose_writer_hangs_answers_its_counters_and_queries_its_writer_once(
     options: HostOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, goes_on = CalledHost(options, lambda _edge, _pushes: None), threading.Event()
@@ -415,6 +415,7 @@ def test_a_host_whose_writer_hangs_is_asked_for_one_report_at_a_time(
         for _ in range(3):
             report = msgspec.msgpack.decode(host.report(with_log=False), type=HostReport)
             assert report.stats.name == options.name
+            assert host.stats().name == options.name
         goes_on.set()
         host.ask(QueryHoldings())
     host.stop()
