@@ -10,6 +10,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
+from eventstore.log.event_log import DedicatedIdentity
 from eventstore.log.events import (
     AnyEventSaved,
     AnyPublicEventPublished,
@@ -23,12 +24,7 @@ from eventstore.log.events import (
     SavedEventsUnlisted,
 )
 from eventstore.log.session import Session
-from eventstore.read_models import (
-    dedicated_identities,
-    public_events,
-    saved_events,
-    saved_events_erasure,
-)
+from eventstore.read_models import public_events, saved_events, saved_events_erasure
 from eventstore.read_models.saved_events_erasure import LastSteps
 
 INDEXED: Final = (
@@ -43,6 +39,10 @@ READ_MODELS: Final = (*MADE, "snapshots", "heartbeat")
 """The tables beside ``stored_events`` that can be made anew from it, or forgotten."""
 UNFILLED: Final = "unfilled_read_models"
 """A constant that a log has from when a missing read model is made, empty, until it is filled."""
+_DEDICATE: Final = (
+    "INSERT INTO dedicated (stream, did, reason) VALUES (?, ?, ?)"
+    " ON CONFLICT (stream) DO UPDATE SET did = excluded.did, reason = excluded.reason"
+)
 
 
 def update_read_models(
@@ -96,8 +96,15 @@ def _update_one(
         case SavedEventsUnlisted():
             saved_events_erasure.unlist(session, owner, version, event, steps)
         case IdentityDedicated():
-            dedicated_identities.dedicate(session, owner, event)
+            row = owner.bytes, event.did.encode(), event.reason.encode()
+            session.run_many(_DEDICATE, [row])
         case IdentityReleased():
-            dedicated_identities.release(session, owner)
+            session.run_many("DELETE FROM dedicated WHERE stream = ?", [(owner.bytes,)])
         case _:
             raise AssertionError(f"{type(event).__name__} changes no read model")
+
+
+def dedicated(session: Session) -> list[DedicatedIdentity]:
+    """The identities that are partitions of their own, by DID: the placer reads no log for them."""
+    found = session.rows("SELECT did, reason FROM dedicated ORDER BY did")
+    return [DedicatedIdentity(bytes(did).decode(), bytes(why).decode()) for did, why in found]

@@ -54,14 +54,13 @@ from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
 from eventstore.log.session import LogSession, Session, Store, unavailable
 from eventstore.read_models import (
-    dedicated_identities,
     public_events,
     queue_depths,
     saved_events,
     saved_events_erasure,
 )
 from eventstore.read_models.remake import Difference, Progress, differences, remake
-from eventstore.read_models.update import MADE, UNFILLED
+from eventstore.read_models.update import MADE, UNFILLED, dedicated
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
@@ -280,7 +279,7 @@ class RecorderLog(EventLog):
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:
         with unavailable(), self._store.asking() as session:
-            return dedicated_identities.every(session)
+            return dedicated(session)
 
     @override
     def query_saved_events(
