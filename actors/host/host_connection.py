@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO, Final, TypeAlias, cast
 
 import msgspec
@@ -431,14 +432,10 @@ class HostServer:
                 if self._connections.get(connection.edge) is not connection:
                     return
                 if not number & QUESTION:
-                    answer = _answer(connection, number)
+                    answer = partial(connection.send, number)
                     self._submit(connection.edge, content, answer, connection.incarnation)
             if number & QUESTION:
                 self._ask(content, _answered(connection, number))
-
-
-def _answer(connection: EdgeConnection, number: int) -> Answer:
-    return lambda content: connection.send(number, content)
 
 
 def _answered(connection: EdgeConnection, number: int) -> Answered:

@@ -15,7 +15,6 @@ a proof can be reduced, by seals or by names, but never shows anything else.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -335,7 +334,7 @@ def _row(row: ProvenRow, position: int) -> LogRow:
 def _bytes(text: str) -> bytes:
     try:
         some = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise ProofRefused(ProofFault.MALFORMED, "not base64") from error
     if base64_of(some) != text:
         raise ProofRefused(ProofFault.MALFORMED, "base64 that is not in canonical form")

@@ -43,7 +43,8 @@ class SignedNote(NamedTuple):
 
 def is_key_name(name: str) -> bool:
     """Whether a key may have this name: not empty, without spaces, plus and control characters."""
-    return name.isprintable() and bool(name) and "+" not in name and not _has_space(name)
+    # Of all spaces, only that of ASCII is printable.
+    return name.isprintable() and bool(name) and {" ", "+"}.isdisjoint(name)
 
 
 def sign_note(text: str, name: str, key: PublicKey, sign: Callable[[bytes], bytes]) -> bytes:
@@ -111,7 +112,3 @@ def _signature(line: str) -> NoteSignature:
 
 def _has_control(text: str) -> bool:
     return any(char < _CONTROL_BELOW and char != "\n" for char in text)
-
-
-def _has_space(name: str) -> bool:
-    return any(char.isspace() for char in name)
