@@ -64,6 +64,9 @@ deliveries = st.builds(
     live=st.sampled_from([False, False, True]),
     implicit=st.sampled_from([False, False, True]),
 )
+plain_deliveries = st.builds(
+    c.DeliverMessages, sessions, st.just("pickup/2.0"), st.just(10), st.just(1_000), leases_ms
+)
 removals = st.builds(c.RemoveMessages, st.just([]), st.sampled_from(["acknowledged", "delivered"]))
 policies = st.builds(
     c.SetQueuePolicy,
@@ -86,7 +89,7 @@ queue_commands = st.one_of(
     st.builds(c.ReleaseLeases, sessions),
     ends,
     st.builds(c.QueryQueue, keys),
-    st.builds(c.SetPushDevice, devices, st.sampled_from([None, None, "one", ""])),
+    st.builds(c.SetPushDevice, devices),
     st.just(c.QueryPushDevice()),
     st.just(c.PurgeQueue()),
     st.builds(c.ExpireRecords, st.sampled_from([1, 2, 99])),
@@ -259,6 +262,18 @@ class AgentMachine(IdentityMachine):
         self.commit()
         self.system.now_ms += ms
 
+    @rule(
+        who=identities,
+        changes=st.lists(
+            st.builds(c.SetPushDevice, devices, st.sampled_from([None, "one", ""])),
+            min_size=2,
+            max_size=4,
+        ),
+    )
+    def change_the_device(self, who: str, changes: list[c.SetPushDevice]) -> None:
+        for change in changes:
+            self.put(who, change, c.QueryPushDevice())
+
     def named(self, command: c.Command, who: str, picked: list[int]) -> c.Command:
         """The command, with some ids where it has a place for them."""
         ids = self.chosen(picked, who, message_ids)
@@ -389,7 +404,7 @@ class AgentMachine(IdentityMachine):
         """Its holder gets a key from another, and learns from whom until it is released."""
         self.put(key_target, c.ClaimKey(who, holds_key=True), c.ClaimKey(who))
 
-    @rule(fault=faults, who=identities, request=deliveries)
+    @rule(fault=faults, who=identities, request=plain_deliveries | deliveries)
     def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:
         """What was not handed out is leased to no session."""
         self.put(who, c.QueueEnvelopes("", [b"to fail"]))
