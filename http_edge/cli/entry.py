@@ -9,7 +9,8 @@ import sys
 
 def main() -> None:
     """Run the command line (``http_edge.cli.main``) and exit."""
-    # Python's own helpers, too, would import from the current directory, where others may write.
+    # Programs given as text, also those of Python's own helpers, would import from the current
+    # directory, where others may write.
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         from importlib import import_module  # noqa: PLC0415 - see above

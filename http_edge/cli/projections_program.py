@@ -35,8 +35,7 @@ projections(prog_name="poste")
 """
 """An interrupt during the imports ends the program without a traceback. Its stdin is a pipe, whose
 end says that this process has ended, also if it was killed."""
-PROGRAM: Final = (sys.executable, "-P", "-c", _RUN)
-"""It imports nothing from the current directory, where others may have written."""
+PROGRAM: Final = (sys.executable, "-c", _RUN)
 _NEEDED: Final = ("pyspark", "matplotlib", "jinja2")
 """What the program imports, whichever command it runs, that the mediator does not need."""
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it

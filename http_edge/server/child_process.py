@@ -31,10 +31,8 @@ _STOP_S_MAX: Final = 5.0
 _RESTART_S: Final = 5.0
 ARCHIVING_AFTER_S: Final = 60.0
 """Time from the start of the mediator to the first archiving: by then its clients are back."""
-_PYTHON: Final = (sys.executable, "-P", "-c")
-"""Without ``-P`` it imports from the current directory first, where others may have written."""
-EXPORT: Final = (*_PYTHON, "from http_edge.server.exporting import main; main()")
-ARCHIVE: Final = (*_PYTHON, "from http_edge.server.archive_round import main; main()")
+EXPORT: Final = (sys.executable, "-c", "from http_edge.server.exporting import main; main()")
+ARCHIVE: Final = (sys.executable, "-c", "from http_edge.server.archive_round import main; main()")
 """The commands of the children."""
 
 

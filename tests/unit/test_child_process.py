@@ -12,31 +12,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from http_edge.cli.projections_program import PROGRAM
 from http_edge.server import child_process, status_files
 from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.settings.settings import Archive, Export, Settings
 from tests.full_pipe import fill
 
 WAIT_S = 10
-
-
-@pytest.mark.parametrize("program", [child_process.EXPORT, child_process.ARCHIVE, PROGRAM])
-def test_a_child_imports_nothing_from_the_directory_where_the_mediator_was_started(
-    tmp_path: Path, program: Sequence[str]
-) -> None:
-    (tmp_path / "decoy.py").write_text("print('imported')")
-    tried = subprocess.run(
-        [*program[:-1], "import decoy"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert b"No module named 'decoy'" in tried.stderr
-    assert tried.stdout == b""
 
 
 def files_in(folder: Path) -> list[Path]:

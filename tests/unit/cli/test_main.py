@@ -402,17 +402,23 @@ def test_a_command_of_spark_says_what_to_install_where_a_package_is_missing(
 def test_no_program_that_a_command_starts_imports_from_the_current_directory(
     tmp_path: Path,
 ) -> None:
-    """As the processes among which the check of a large export divides its work."""
+    """As the processes among which the check of a large export divides its work, and children."""
     (tmp_path / "multiprocessing.py").write_text("raise ImportError('this is another one')")
+    (tmp_path / "decoy.py").write_text("print('imported')")
     command = tmp_path / "bin" / "poste"
     command.parent.mkdir()
     command.write_text(
         "from concurrent.futures import ProcessPoolExecutor\n"
         "from multiprocessing import get_context\n"
-        "from http_edge.cli import entry, main\n"
+        "from subprocess import run\n"
+        "from http_edge.cli import entry, main, projections_program\n"
+        "from http_edge.server import child_process\n"
         "def work():\n"
         "    with ProcessPoolExecutor(1, get_context('spawn')) as pool:\n"
         "        print(pool.submit(abs, -3).result())\n"
+        "    children = child_process.EXPORT, child_process.ARCHIVE, projections_program.PROGRAM\n"
+        "    for child in children:\n"
+        "        run([*child[:-1], 'import decoy'], check=False)\n"
         "if __name__ == '__main__':\n"
         "    main.main = work\n"
         "    entry.main()\n"
@@ -428,3 +434,4 @@ def test_no_program_that_a_command_starts_imports_from_the_current_directory(
         timeout=60,
     )
     assert (ran.stdout, b"another one" in ran.stderr) == (b"3\n", False)
+    assert ran.stderr.count(b"No module named 'decoy'") == 3
