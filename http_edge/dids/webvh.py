@@ -3,7 +3,7 @@
 A host serves the log, one entry per line. The DID contains the hash of the first entry. Each entry
 contains the hash of the one before, and a signature by a key that the log has authorized. So a host
 can withhold new entries but cannot forge any. If the log names witnesses, a threshold of them must
-have approved each entry, in a file beside the log (``webvh_witnesses``).
+have approved each entry, in a file beside the log (``webvh_proofs``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import base58_encode
 from http_edge.crypto.strict_json import parse
 from http_edge.dids import web
-from http_edge.dids.data_integrity import Proof, is_proven
-from http_edge.dids.webvh_witnesses import Witnesses, are_approved, read_witnesses
+from http_edge.dids.webvh_proofs import Proof, Witnesses, are_approved, is_proven, read_witnesses
 
 PREFIX: Final = "did:webvh:"
 ENTRIES_MAX: Final = 64

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.dids import data_integrity
+from http_edge.dids import webvh_proofs
 from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log, witness_url
 from http_edge.settings.outgoing import DidWeb
 from tests.examples import examples
@@ -277,7 +277,7 @@ def test_no_signature_longer_than_any_is_decoded(monkeypatch: pytest.MonkeyPatch
         signature: bytes = b58decode(text)
         return signature
 
-    monkeypatch.setattr(data_integrity, "b58decode", decode)
+    monkeypatch.setattr(webvh_proofs, "b58decode", decode)
     made = log()
     assert document(made) is not None
     made.entries[0]["proof"][0]["proofValue"] = "z" + "2" * 1_000

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.dids import webvh_witnesses
-from http_edge.dids.data_integrity import method_of
+from http_edge.dids import webvh_proofs
 from http_edge.dids.webvh import read_log, witness_url
-from http_edge.dids.webvh_witnesses import PROOFS_MAX, WITNESSES_MAX
+from http_edge.dids.webvh_proofs import PROOFS_MAX, WITNESSES_MAX, method_of
 from tests.examples import examples
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 
@@ -106,14 +105,14 @@ def test_proofs_that_name_no_witness_are_passed_over_at_once(
         named.append(key)
         return method_of(key)
 
-    monkeypatch.setattr(webvh_witnesses, "method_of", counted)
+    monkeypatch.setattr(webvh_proofs, "method_of", counted)
     pairs = [KeyPair.from_seed(bytes([number]) * 32) for number in range(WITNESSES_MAX)]
     made = log(witness=witnesses(1, *pairs))
     approval = approved(made, 1, pairs[-1])
     odd: list[Any] = [{}, {"verificationMethod": []}, {"verificationMethod": "did:key:z6Mk#"}]
     approval["proof"][:0] = odd * 500
     assert is_believed(made, [approval])
-    assert len(named) == WITNESSES_MAX
+    assert len(named) == WITNESSES_MAX + 1  # and once for the proof of the entry itself
 
 
 def test_an_approval_of_what_is_not_published_says_nothing() -> None:

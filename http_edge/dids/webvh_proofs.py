@@ -1,24 +1,64 @@
-"""Check that witnesses have approved the log of a did:webvh (did:webvh 1.0).
+"""Check the proofs of a did:webvh log: of its entries, and by its witnesses (did:webvh 1.0).
 
-Their proofs are in a file beside the log. A proof approves one entry and all before it. A host can
-rewrite a log only if a threshold of its witnesses agrees.
+They are Data Integrity proofs (cryptosuite eddsa-jcs-2022) by did:key. Those of the witnesses are
+in a file beside the log: one approves one entry and all before it. A host can rewrite a log only if
+a threshold of its witnesses agrees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from hashlib import sha256
+from typing import Any, Final, Literal
 
 import msgspec
+from base58 import b58decode
 
+from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.encoding import ED25519_PREFIX, multibase_decode
+from http_edge.crypto.signatures import verify
 from http_edge.crypto.strict_json import parse
-from http_edge.dids.data_integrity import Proof, is_proven, method_of
 
 WITNESSES_MAX: Final = 16
 """Witnesses of one entry; a DID with more is not resolved."""
 PROOFS_MAX: Final = 64
 """Signatures to check in one file, those of the newest entries first."""
 _DID_KEY: Final = "did:key:"
+_SIGNATURE_CHARS_MAX: Final = 100
+_PROOF_VALUE: Final = "proofValue"
+
+
+class Proof(msgspec.Struct, frozen=True, rename="camel"):
+    """The members of a proof that are checked; the signature covers the others as well."""
+
+    type: Literal["DataIntegrityProof"]
+    cryptosuite: Literal["eddsa-jcs-2022"]
+    verification_method: str
+    proof_purpose: Literal["assertionMethod"]
+    proof_value: str
+
+    def is_by(self, key: str) -> bool:
+        """Does the proof name this Ed25519 key, given as multibase?"""
+        return self.verification_method == method_of(key)
+
+
+def method_of(key: str) -> str:
+    """The verification method by which a proof names an Ed25519 key, given as multibase."""
+    return f"{_DID_KEY}{key}#{key}"
+
+
+def is_proven(proof: Proof, written: dict[str, Any], key: str, content: object) -> bool:
+    """Has ``key``, which the proof names, signed ``content``? ``written`` is the proof's JSON.
+
+    Raises:
+        ValueError: not a key, not a base58 signature, or a value without a canonical form.
+    """
+    text = proof.proof_value
+    if not text.startswith("z") or len(text) > _SIGNATURE_CHARS_MAX:
+        return False
+    options = {name: each for name, each in written.items() if name != _PROOF_VALUE}
+    signed = sha256(canonical(options)).digest() + sha256(canonical(content)).digest()
+    return verify(multibase_decode(key, ED25519_PREFIX), signed, b58decode(text[1:]))
 
 
 class _Witness(msgspec.Struct, frozen=True):
