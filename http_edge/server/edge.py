@@ -67,7 +67,6 @@ from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen
-from http_edge.server.home_page import home_page
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_files import problems_of, status_parts
 from http_edge.settings.settings import Audit, DidWeb, Settings
@@ -183,13 +182,12 @@ class Edge:
         )
         groups = [
             decentrl_routes(
+                settings,
                 orjson.dumps(document),
                 orjson.dumps(web_document),
-                partial(home_page, settings),
                 commands,
                 self._sockets,
                 PublicEventsEndpoint(settings.limits, gateway, refusals),
-                settings.rates,
             ),
             # Requests on these routes are counted like Decentrl's.
             RouteGroup(

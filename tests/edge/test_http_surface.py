@@ -16,7 +16,7 @@ from nacl.bindings import crypto_scalarmult_base
 from nacl.signing import SigningKey
 
 from actors.host.identity_host import IdentityHost
-from http_edge.server.home_page import PROJECT_URL
+from http_edge.decentrl.routes import PROJECT_URL
 from tests.edge.conftest import StartMediator
 from tests.edge.identities import Identity, Json
 from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
