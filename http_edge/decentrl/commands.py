@@ -47,7 +47,6 @@ from actors.host.packed_page import FoundPage
 from eventstore.log.seal import command_key
 from http_edge.crypto.canonical_json import takes_long
 from http_edge.decentrl import envelope
-from http_edge.decentrl.admission import USED
 from http_edge.decentrl.answers import (
     Answer,
     Rejected,
@@ -59,7 +58,7 @@ from http_edge.decentrl.answers import (
 )
 from http_edge.decentrl.command_table import TYPES
 from http_edge.decentrl.envelope import CommandEnvelope
-from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
+from http_edge.decentrl.validator import INVITATION_USED, CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import (
@@ -431,7 +430,7 @@ class CommandEndpoint:
             return None
         if reply.code is Refusal.INVITATION_USED:
             uncount_registration()
-            return reject(USED)
+            return reject(INVITATION_USED)
         return _refused(reply)
 
     def _aimed(self, submission: Submission, target_did: str, command: Command) -> Submission:

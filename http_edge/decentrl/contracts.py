@@ -105,7 +105,7 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
         code="MEDIATOR_REGISTRATION_SUCCESS",
         payload={"signed_communication_contract": accepted.signed},
     )
-    admitted = request.validator.registrations.admit(sender, payload.invitation, request.now_s)
+    admitted = request.validator.admit(sender, payload.invitation, request.now_s)
     rejection = admitted if isinstance(admitted, Rejected) else None
     single_use = isinstance(admitted, InvitationTerms) and admitted.single_use
     return ValidatedCommand(

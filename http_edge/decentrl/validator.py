@@ -16,15 +16,27 @@ import msgspec
 from actors.core.commands import Command, Page
 from actors.core.refusals import Refusal
 from http_edge.crypto.encoding import b64decode_exactly
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.invitation_ids import InvitationIds, InvitationTerms
+from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 from http_edge.crypto.signatures import SIGNATURE_BYTES, verify
-from http_edge.decentrl.admission import RegistrationControl
 from http_edge.decentrl.answers import Answering, Rejected, invalid
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.payloads import PayloadInvalid, read_payload
 from http_edge.dids import contract_profile
 from http_edge.dids.resolver import Resolver
 from http_edge.settings.settings import Settings
+
+_NOT_OPEN = Rejected(
+    Refusal.UNAUTHORIZED_COMMAND, "header.sender_did: may not register with this mediator"
+)
+_UNKNOWN = Rejected(
+    Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: is missing, or was not made by this mediator"
+)
+_EXPIRED = Rejected(Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: has expired")
+INVITATION_USED = Rejected(
+    Refusal.UNAUTHORIZED_COMMAND,
+    "payload.invitation: is for one use, and another identity has used it",
+)
 
 
 class Addressee(Enum):
@@ -118,8 +130,28 @@ class CommandValidator:
         self.settings = settings
         self.keys = keys
         self.resolver = resolver
-        self.registrations = RegistrationControl(settings.protocol, keys)
+        self._allowed = frozenset(settings.protocol.allowed_dids)
+        self._invitations = InvitationIds(service_seed(keys), public=False)
         self._table = table
+
+    def admit(
+        self, sender_did: str, invitation: str | None, now_s: float
+    ) -> InvitationTerms | Rejected | None:
+        """Decide whether the sender may register: its invitation, None without one, or why not.
+
+        ``Protocol.registration`` selects who may, with the values of ``DidComm.registration``:
+        DCTRL-0004 8.1 is silent. An identity that has registered once may always renew: its own
+        state decides that (``Register``). An invitation by this mediator binds in every mode; any
+        other text counts as no invitation. The caller must still use up an invitation for one use,
+        unless the sender is registered.
+        """
+        terms = None if invitation is None else self._invitations.read(invitation)
+        mode = self.settings.protocol.registration
+        if mode == "closed" or (mode == "allow_list" and sender_did not in self._allowed):
+            return _NOT_OPEN
+        if terms is None:
+            return _UNKNOWN if mode == "invitation" else None
+        return _EXPIRED if terms.has_expired(now_s * 1000) else terms
 
     def dids_to_resolve(self, command: CommandEnvelope) -> list[str]:
         """The DIDs that ``validate`` will resolve; the caller fetches those that need the network.
