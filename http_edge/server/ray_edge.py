@@ -60,33 +60,24 @@ class RayEdge:
         """
         try:
             prepare(name)
-            self._open(name, settings, public_halves, former_urls)
+            self._settings = settings
+            self._former_urls = former_urls
+            self._public_halves = public_halves
+            self._name = name
+            placement = placement_of(settings)
+            self._finder = host_finder(settings, lambda: read_away(settings))
+            has_placer = settings.has_placer
+            self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
+            self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None
+            self._tables: dict[int, PlacementTable] = {}
+            self._edge: Edge | None = None
+            self._following = Tasks()
+            self._listening = asyncio.Event()
+            self._stopped = asyncio.Event()
         except Exception as error:
             if is_restart():
                 end_failed_start(error)
             raise
-
-    def _open(
-        self,
-        name: str,
-        settings: Settings,
-        public_halves: tuple[bytes, bytes],
-        former_urls: Sequence[str],
-    ) -> None:
-        self._settings = settings
-        self._former_urls = former_urls
-        self._public_halves = public_halves
-        self._name = name
-        placement = placement_of(settings)
-        self._finder = host_finder(settings, lambda: read_away(settings))
-        has_placer = settings.has_placer
-        self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
-        self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None
-        self._tables: dict[int, PlacementTable] = {}
-        self._edge: Edge | None = None
-        self._following = Tasks()
-        self._listening = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
         """Listen, and return after ``stop``; an edge that cannot listen ends its process."""
