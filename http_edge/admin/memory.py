@@ -44,7 +44,6 @@ class Memory:
     """Asks the hosts of one mediator, one question at a time."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """The memory of the hosts of shards and of the dedicated hosts."""
         self._gateway = gateway
         self._alone = asyncio.Lock()
         self._calls = asyncio.Semaphore(_CALLS_MAX)

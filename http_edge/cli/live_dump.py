@@ -96,7 +96,6 @@ class DumpWriter:
         }
 
     def __enter__(self) -> Self:
-        """The writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -140,7 +140,6 @@ class _Socket:
                 await self._unread.put(frame.data)
 
     async def _receive(self, seconds: float) -> WSMessage | None:
-        """Return the next frame, or None when the time is over."""
         first_s = self._settings.socket_first_message_s
         bound_s = seconds if self._inbound_socket.is_in_use else min(seconds, first_s)
         try:

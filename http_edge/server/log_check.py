@@ -161,7 +161,6 @@ def _is_away(settings: Settings, number: int, error: LogUnavailable) -> bool:
 
 
 def _opened(settings: Settings, number: int) -> contextlib.closing[EventLog]:
-    """Open one database of the log."""
     postgres = settings.postgres
     return contextlib.closing(
         open_log(
@@ -171,7 +170,6 @@ def _opened(settings: Settings, number: int) -> contextlib.closing[EventLog]:
 
 
 def _check(settings: Settings, logs: Mapping[int, EventLog]) -> None:
-    """Check these databases of the log."""
     placement = placement_of(settings)
     own = [placement.shards_of(number) for number in range(placement.databases)]
     databases.agree(logs, own, new_id=new_id())

@@ -69,7 +69,6 @@ class DecentrlAgents(Agents):
         return cls(client, await each(range(count), pair, SETUP_CONNECTIONS, progress))
 
     def __len__(self) -> int:
-        """How many recipients there are."""
         return len(self.pairs)
 
     @property

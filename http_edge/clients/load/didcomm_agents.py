@@ -62,7 +62,6 @@ class _PickingUp(Agents):
     mailboxes: Sequence[Mailbox] | Sequence[Mailbox2]
 
     def __len__(self) -> int:
-        """How many wallets there are."""
         return len(self.mailboxes)
 
     @override

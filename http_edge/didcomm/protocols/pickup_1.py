@@ -47,7 +47,6 @@ class Pickup1:
     """The message holder and batch sender of RFC 0212."""
 
     def __init__(self, settings: DidComm, waiting: Waiting, *, clock: Clock) -> None:
-        """Let long polls wait in ``waiting``."""
         self._queue = OwnQueue(settings, CHANNEL)
         self._delay_s_max = settings.delay_s_max
         self._waiting = waiting

@@ -48,7 +48,6 @@ class V1:
     write_answer = staticmethod(plaintext.write_answer)
 
     def __init__(self, own: OwnDids) -> None:
-        """Pack and unpack with the key of ``own``."""
         self._key = own.key
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRejection | None:

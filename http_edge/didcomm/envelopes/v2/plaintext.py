@@ -146,7 +146,6 @@ def _attached(attachments: Attachments) -> Json:
 
 
 def _integer(value: object) -> int | None:
-    """Return a number as an integer, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value)
