@@ -10,10 +10,10 @@ claimed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -83,12 +83,6 @@ _NAME_STAYS: Final = (
     "an identity was erased, but keeps its name in rows of databases that did not answer, %s:"
     " run poste identities erase DID once they do"
 )
-LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
-"""Gets an identity, the key of its erase command in the log, and the first step of the erasure."""
-Free: TypeAlias = Callable[[str, bytes], Awaitable[bool]]
-"""Releases an identity, as ``didcomm.accounts.ErasedAccounts.free``."""
-Elsewhere: TypeAlias = Callable[[str, bytes, str], Awaitable[Sequence[int]]]
-"""Reaches the other databases of the log, as ``didcomm.accounts.ErasedAccounts.elsewhere``."""
 _SHRUNK: Final = msgspec.structs.replace(refuse(Refusal.TEMPORARILY_UNAVAILABLE))
 """A page of messages that lacks some because they were removed before it was read. Its client would
 take it for all that waits."""
@@ -113,10 +107,18 @@ _AS_UNPROVEN: Final = _UNPROVEN | {
 """Refusals at the price of what proves nothing."""
 
 
+class _ErasedAccounts(Protocol):
+    """Reaches the streams and databases beside an erased identity: ``didcomm.accounts`` has it."""
+
+    async def let_go(self, did: str, command: bytes, step: Erased) -> None: ...
+    async def free(self, did: str, command: bytes) -> bool: ...
+    async def elsewhere(self, did: str, command: bytes, by: str) -> Sequence[int]: ...
+
+
 class CommandEndpoint:
     """Answers ``POST /``."""
 
-    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+    def __init__(
         self,
         validator: CommandValidator,
         gateway: Gateway,
@@ -124,15 +126,10 @@ class CommandEndpoint:
         clock: Clock,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
-        let_go: LetGo,
-        free: Free,
-        elsewhere: Elsewhere,
+        erased: _ErasedAccounts,
     ) -> None:
-        """An endpoint of one mediator; ``refusals`` counts refused commands.
-
-        ``let_go`` releases what an erased identity held in the streams of other identities.
-        """
-        self._let_go, self._free, self._elsewhere = let_go, free, elsewhere
+        """An endpoint of one mediator; ``refusals`` counts refused commands."""
+        self._erased = erased
         self._did_bytes_max = validator.settings.limits.did_bytes_max
         self._window_ms = validator.settings.protocol.timestamp_window_ms
         self._out_of_range = reject(
@@ -354,17 +351,17 @@ class CommandEndpoint:
         """
         assert isinstance(submission.command, EraseIdentity)
         target_did, key = submission.target_did, submission.command_key
-        if await self._elsewhere(target_did, key, ELSEWHERE_LATER):
+        if await self._erased.elsewhere(target_did, key, ELSEWHERE_LATER):
             return UNAVAILABLE
         reply = await self._gateway.submit(submission)
         rest = EraseIdentity(CONTINUED, submission.command.records_max)
         submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
-        if reply == Refused(Refusal.INVALID_COMMAND) and await self._free(target_did, key):
+        if reply == Refused(Refusal.INVALID_COMMAND) and await self._erased.free(target_did, key):
             reply = await self._gateway.submit(submission)
         if not isinstance(reply, Erased):
             return reply
-        await self._let_go(target_did, key, reply)
-        if away := await self._elsewhere(target_did, key, ELSEWHERE):
+        await self._erased.let_go(target_did, key, reply)
+        if away := await self._erased.elsewhere(target_did, key, ELSEWHERE):
             _LOG.error(_NAME_STAYS, away, extra={"did": target_did})
         submission = msgspec.structs.replace(submission, command=rest)
         while isinstance(reply, Erased) and not reply.is_over:

@@ -157,9 +157,7 @@ class Edge:
             clock=clock,
             refusals=refusals,
             measures=self._measures,
-            let_go=self._erased.let_go,
-            free=self._erased.free,
-            elsewhere=self._erased.elsewhere,
+            erased=self._erased,
         )
         self._sockets = SocketEndpoint(
             settings, resolver, gateway, hub, clock=clock, refusals=refusals
