@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -45,34 +46,18 @@ _AUTHENTICATE: Final = "AUTHENTICATE"
 _WITH_MESSAGE: Final = (WSMsgType.TEXT, WSMsgType.BINARY)
 
 
-class _Pushes:
-    """Turns notices into frames, each once for all sockets of its identity.
-
-    The hub passes a notice to these sockets in one go, and it may have a MiB of text.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Notice, bytes | None] | None = None
-
-    def frame_of(self, notice: Notice) -> bytes | None:
-        """The frame of a notice (10.5); None if this protocol has none for it."""
-        if self._last is None or self._last[0] is not notice:
-            self._last = notice, frames.notice(notice)
-        return self._last[1]
-
-
 class _Notices:
     """The subscriber of one socket: sends it the frames of its identity's notices."""
 
-    def __init__(self, outgoing: Outgoing, pushes: _Pushes) -> None:
+    def __init__(self, outgoing: Outgoing, frame_of: Callable[[Notice], bytes | None]) -> None:
         self._outgoing = outgoing
-        self._pushes = pushes
+        self._frame_of = frame_of
 
     def notify(self, notice: Notice) -> None:
         if isinstance(notice, IdentityGone):
             _end(self._outgoing)
             return
-        frame = self._pushes.frame_of(notice)
+        frame = self._frame_of(notice)
         if frame is not None:
             self._outgoing.put(frame)
 
@@ -110,7 +95,7 @@ class SocketEndpoint:
         self._hub = hub
         self._clock = clock
         self._refusals = refusals
-        self._pushes = _Pushes()
+        self._last: tuple[Notice, bytes | None] | None = None
         self._unauthenticated: set[web.WebSocketResponse] = set()
 
     async def close_unauthenticated(self, code: int) -> None:
@@ -197,7 +182,7 @@ class SocketEndpoint:
         if self._hub.subscribers_of(did) >= self._limits.sockets_per_identity_max:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
-        session = _Session(did, _Notices(outgoing, self._pushes), 0)
+        session = _Session(did, _Notices(outgoing, self._frame_of), 0)
         self._hub.add(did, session.subscriber)
         await self._hub.session_ended(did)
         failure = await self._open(session)
@@ -239,6 +224,15 @@ class SocketEndpoint:
             return None
         unknown = getattr(reply, "code", None) is Refusal.TEMPORARILY_UNAVAILABLE
         return AuthFailure.TEMPORARILY_UNAVAILABLE if unknown else AuthFailure.NOT_REGISTERED
+
+    def _frame_of(self, notice: Notice) -> bytes | None:
+        """The frame of a notice (10.5), or None, made once for all sockets of its identity.
+
+        The hub passes a notice to these sockets in one go, and it may have a MiB of text.
+        """
+        if self._last is None or self._last[0] is not notice:
+            self._last = notice, frames.notice(notice)
+        return self._last[1]
 
     def _frame_rate(self) -> RateLimit:
         return RateLimit(self._limits.socket_frames_per_s_max, burst_s=2, keys_max=1)
