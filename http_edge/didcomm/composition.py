@@ -68,13 +68,12 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     hub: Hub
     workers: DeliveryWorkers
     push: PushNotifier | None
-    senders: RateLimit
     clock: Clock
     refusals: RefusalCounts
     measures: EdgeMeasures
-    fetched: AgentDids | None = None
+    fetched: AgentDids | None
     """Fetcher of agents' DID documents, if the operator allows fetching."""
-    former_urls: Sequence[str] = ()
+    former_urls: Sequence[str]
     """URLs that this mediator had: agents may still know it by DIDs that contain one of them."""
 
 
@@ -185,7 +184,7 @@ def _inbound(
     dependencies: DidCommDependencies,
 ) -> Inbound:
     settings, didcomm = dependencies.settings, dependencies.settings.didcomm
-    identities, clock = dependencies.identities, dependencies.clock
+    identities, clock, rates = dependencies.identities, dependencies.clock, settings.rates
     return Inbound(
         didcomm,
         envelopes,
@@ -211,7 +210,7 @@ def _inbound(
             clock=clock,
         ),
         clock=clock,
-        senders=dependencies.senders,
+        senders=RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max),
         sender_seen=dependencies.workers.sender_seen,
         refusals=dependencies.refusals,
         measures=dependencies.measures,

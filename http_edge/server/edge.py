@@ -21,7 +21,6 @@ import orjson
 
 from actors.core.partitioning import identity_of_host, is_shard
 from actors.core.placement_table import PlacementTable
-from actors.core.rate_limits import RateLimit
 from actors.core.replies import KeysOver, Push
 from actors.host.clock import Clock, new_id, system_clock
 from actors.host.measures import MetricFamily, families
@@ -227,17 +226,15 @@ class Edge:
         clock: Clock,
         former_urls: Sequence[str],
     ) -> DidCommMediator | None:
-        settings, rates = self._settings, self._settings.rates
-        if not settings.didcomm.enabled:
+        if not self._settings.didcomm.enabled:
             return None
         didcomm = DidCommDependencies(
-            settings,
+            self._settings,
             identities,
             self._keylists,
             self._hub,
             self._delivery_workers,
             self._push_notifier,
-            RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max),
             clock,
             self._refusals.counts,
             self._measures,
