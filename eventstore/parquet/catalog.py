@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from eventstore.log.faults import Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
@@ -48,6 +48,7 @@ from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
     commit_path,
+    newest_version,
     read_mark,
     read_summary,
     read_version,
@@ -183,9 +184,10 @@ def catalog_of(
         place: where the export is.
         verify: checks the mediator's signatures; without it nothing proves who wrote the export.
         known: manifests from an earlier call, which are not read again.
-        is_listed: list all files, to find those that are missing, cut or do not count. Without it
-            an export with a table is opened with a bounded number of reads: data files are listed
-            only if there are at most ``LISTED_FILES_MAX``.
+        is_listed: list all files, to find those that are missing, cut or do not count, and compare
+            the manifests with the table that other programs open. Without it an export with a
+            table is opened with a bounded number of reads, and not by the library of the table:
+            data files are listed only if there are at most ``LISTED_FILES_MAX``.
         is_whole: read every manifest, with its heads, and no summary.
 
     Raises:
@@ -286,16 +288,16 @@ class _Reading(NamedTuple):
         """Read an export whose table says what counts."""
         # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self.place, self.verify)
-        table = require_table(self.place)
-        files = files_of(self.place, table)
-        said, commit = read_version(self.place, table.version(), self.verify)
+        said, commit = read_version(self.place, newest_version(self.place), self.verify)
         self._check_owner(commit_path(said.version), said.signed_by)
         if mark is not None:
             self._check_owner(END, mark.signed_by)
             check_end(mark, said.version, commit)
         statements = self._statements(said, is_whole=is_whole)
-        for damage in table_damage(files, statements):
-            raise damage
+        if is_listed:
+            files = files_of(self.place, require_table(self.place, said.version))
+            for damage in table_damage(files, statements):
+                raise damage
         heads = self._heads(said, statements)
         counting = {statement.manifest.path for statement in statements}
         strays: list[str] = []
@@ -345,16 +347,16 @@ class _Reading(NamedTuple):
         """Read the manifests of these names, except known ones."""
         unread = sorted({*names} - {statement.manifest.path for statement in known})
         contents = self.place.read_all(unread)
-        for name in unread:
-            if name not in contents:
-                raise ExportDamaged(name, Damage.MISSING, "it was listed before")
-        return [*known, *(parse_manifest(name, contents[name], self.verify) for name in unread)]
+        found = [parse_manifest(name, content, self.verify) for name, content in contents]
+        for name in sorted({*unread} - {statement.manifest.path for statement in found}):
+            raise ExportDamaged(name, Damage.MISSING, "it was listed before")
+        return [*known, *found]
 
     def _chain(self, found: Sequence[Statement]) -> list[Statement]:
         """The manifests that count, checked that each continues from the one before."""
         chain: list[Statement] = []
         reached, link = 0, ""
-        for statement in _counting(found):
+        for statement in counting_among(found):
             manifest = statement.manifest
             check_continues(manifest, reached, link)
             self._check_owner(manifest.path, manifest.signed_by)
@@ -413,16 +415,24 @@ def table_damage(
             yield ExportDamaged(path, Damage.BROKEN_COMMIT, why)
 
 
-def _counting(found: Sequence[Statement]) -> Iterator[Statement]:
+class _WithManifest(Protocol):
+    @property
+    def manifest(self) -> Manifest: ...
+
+
+_M = TypeVar("_M", bound=_WithManifest)
+
+
+def counting_among(found: Iterable[_M]) -> Iterator[_M]:
     """The manifests not inside the positions of a wider one, in the order of the log."""
     reached = 0
-    for statement in sorted(found, key=lambda s: widest_first(s.manifest)):
-        if statement.manifest.last > reached:
-            yield statement
-            reached = statement.manifest.last
+    for read in sorted(found, key=lambda read: _widest_first(read.manifest)):
+        if read.manifest.last > reached:
+            yield read
+            reached = read.manifest.last
 
 
-def widest_first(manifest: Manifest) -> tuple[int, int, int]:
+def _widest_first(manifest: Manifest) -> tuple[int, int, int]:
     """The key of an order in which a manifest stands before those that it replaced."""
     return manifest.first, -manifest.last, -(manifest.rewritten or 0)
 

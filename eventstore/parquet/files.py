@@ -13,6 +13,7 @@ a manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,10 @@ END: Final = "end.json"
 TABLE_LOG: Final = f"{EVENTS}/_delta_log"
 PART: Final = ".part"
 """The suffix of the temporary name of a file that is being written."""
+STATEMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""More than any file has of which nothing signed says the size: a statement, or a commit of the
+table, which has about a kilobyte for each data file that it names."""
+_PIECE_BYTES: Final = 8 * 1024 * 1024
 _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
 _OF_OWNER: Final = 0o700
@@ -107,13 +112,24 @@ class ExportPlace:
     def read(self, path: str, bytes_max: int | None = None) -> bytes:
         """Read a file; of a larger one than ``bytes_max``, one byte more than that.
 
+        Others may write to an export, so no file is read to an end that only its writer knows:
+        ``bytes_max`` follows from what is signed, or is ``STATEMENT_BYTES_MAX`` for None.
+
         Raises:
             FileMissing: there is no such file.
         """
+        most = STATEMENT_BYTES_MAX if bytes_max is None else bytes_max
         with self.opened(path) as file:
-            most = file.size() if bytes_max is None else min(file.size(), bytes_max + 1)
-            content: bytes = file.read(most)
+            content: bytes = file.read(min(file.size(), most + 1))
         return content
+
+    def sha256(self, path: str) -> str:
+        """The SHA-256 of a file of any size, hexadecimal. Raises as ``read``."""
+        found = hashlib.sha256()
+        with self.opened(path) as file:
+            for start in range(0, file.size(), _PIECE_BYTES):
+                found.update(file.read_at(_PIECE_BYTES, start))
+        return found.hexdigest()
 
     def read_if_there(self, path: str, bytes_max: int | None = None) -> bytes | None:
         """Read a file as ``read``; None if there is no such file."""
@@ -129,12 +145,15 @@ class ExportPlace:
             raise ExportDamaged(path, Damage.MISSING, why)
         return content
 
-    def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; return their contents by path, without missing ones."""
+    def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield paths and contents of files, without missing ones; few are in memory at a time."""
         names = list(paths)
         with ThreadPoolExecutor(_AT_ONCE) as readers:
-            read = zip(names, readers.map(self.read_if_there, names), strict=True)
-            return {path: found for path, found in read if found is not None}
+            for start in range(0, len(names), _AT_ONCE):
+                few = names[start : start + _AT_ONCE]
+                for path, content in zip(few, readers.map(self.read_if_there, few), strict=True):
+                    if content is not None:
+                        yield path, content
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Read up to ``length`` bytes of a file from an offset. Raises as ``read``."""
@@ -249,7 +268,7 @@ class ExportPlace:
         file = Path(self.full_path(path))
         with _unavailable(path), file.open("r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_same = is_useless(opened.read()) and os.path.samestat(
+            is_same = is_useless(opened.read(STATEMENT_BYTES_MAX + 1)) and os.path.samestat(
                 os.fstat(opened.fileno()), file.stat()
             )
             if is_same:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -64,7 +64,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     first: int
     last: int
     low: int
-    entries: int
+    entries: Annotated[int, msgspec.Meta(ge=1)]
     root: str
 
 
@@ -334,6 +334,12 @@ def positions_in(place: ExportPlace, index: ExportIndex, keys: Sequence[int]) ->
 def runs_of(index: ExportIndex) -> list[list[IndexFile]]:
     """Group the files of an index by the rows that they index."""
     return [list(run) for _, run in groupby(index.files, key=attrgetter("first"))]
+
+
+def index_bytes(entries: int) -> int:
+    """The size of a file with this number of entries."""
+    top = _levels(entries)[-1]
+    return top.start + top.bytes
 
 
 def _levels(entries: int) -> list[_Level]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import rfc8785
@@ -35,7 +35,7 @@ from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tiles import TiledTree
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace
+from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, STATEMENT_BYTES_MAX, ExportPlace
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 
 Sign: TypeAlias = Callable[[bytes], bytes]
@@ -63,6 +63,13 @@ class SignedStatement(
     format: int
     schema: int
     signature: str = ""
+
+
+class _Versions(msgspec.Struct):
+    """The members of every statement of an export, whichever release wrote it."""
+
+    format: int | None = None
+    schema: int | None = None
 
 
 _S = TypeVar("_S", bound=SignedStatement)
@@ -316,22 +323,30 @@ def parse_statement(path: str, content: bytes, kind: type[_S], *, is_proven: boo
     Raises:
         ExportDamaged: the content is no such statement, or of another format.
     """
+    check_size(path, content)
     try:
-        members: Any = msgspec.json.decode(content)
-        versions = (members.get("format"), members.get("schema"))
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+        made = msgspec.json.decode(content, type=_Versions)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "not a JSON object") from error
-    if versions[0] not in kind.formats or versions[1] != SCHEMA_VERSION:
+    if made.format not in kind.formats or made.schema != SCHEMA_VERSION:
         known = " or ".join(map(str, kind.formats))
-        why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows {known} and 1"
+        why = f"format {made.format} and schema {made.schema}, this release knows {known} and 1"
         raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
     try:
-        statement = msgspec.convert(members, kind)
+        # Other members are not made into objects, which take many times the memory of the text.
+        statement = msgspec.json.decode(content, type=kind)
         if not is_proven:
             _canonical(statement)
     except (ValueError, TypeError, KeyError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, str(error)) from error
     return statement
+
+
+def check_size(path: str, content: bytes) -> None:
+    """Raise ``ExportDamaged`` if a statement or a commit has more than was read of it."""
+    if len(content) > STATEMENT_BYTES_MAX:
+        why = f"more than {STATEMENT_BYTES_MAX} bytes, which no exporter writes"
+        raise ExportDamaged(path, Damage.TRUNCATED, why)
 
 
 def verified_statement(path: str, content: bytes, kind: type[_S], verify: Verify | None) -> _S:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,8 +20,10 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace
+from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.manifest import check_size
 from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.versions import is_torn, version_of
 
 DATE: Final = "date"
 """The column that partitions the table; only the paths of files have it."""
@@ -34,6 +36,8 @@ STATISTICS: Final = (
 has names: these would stay in the table's log after they have left the rows."""
 _TEXT_MAX: Final = 256
 """The most characters of a bound; a column with a longer bound gets none in that file's entry."""
+_CHECKPOINT: Final = re.compile(r"/([0-9]{20})\.checkpoint\.parquet\Z")
+_JSON_CHECKPOINT: Final = re.compile(r"/[0-9]{20}\.checkpoint\.[^/]*\.json\Z")
 _STYLE: Final = re.compile(r"\x1b\[\d+m|\s*↳\s*|\n\s*")
 
 
@@ -51,10 +55,13 @@ Described: TypeAlias = tuple[str, dict[str, dict[str, Any]]]
 def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | None:
     """Open the table of an export, at a version or the newest one; None if there is no table.
 
+    The library that opens it is shown no file that would end this process.
+
     Raises:
         ExportDamaged: the table's log cannot be read, or does not have the version.
         ExportUnavailable: the place cannot be read now.
     """
+    _check_commits(place)
     try:
         with table_errors(place):
             return DeltaTable(
@@ -62,6 +69,24 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
             )
     except TableNotFoundError:
         return None
+
+
+def _check_commits(place: ExportPlace) -> None:
+    """Refuse commits at which the library would end the process: it reads nested JSON recursively.
+
+    It reads those behind the newest checkpoint. Raises as ``open_table``.
+    """
+    sizes = place.sizes(TABLE_LOG)
+    for path in filter(_JSON_CHECKPOINT.search, sizes):
+        raise ExportDamaged(path, Damage.STRAY, "no exporter makes a checkpoint in JSON")
+    checkpoints = [int(found[1]) for path, size in sizes.items() if size
+                   for found in _CHECKPOINT.finditer(path)]  # fmt: skip
+    reached = max(checkpoints, default=-1)
+    commits = sorted(path for path in sizes if version_of(path) > reached)
+    for path, content in place.read_all(commits):
+        check_size(path, content)
+        if is_torn(content):
+            raise ExportDamaged(path, Damage.BROKEN_COMMIT, "torn, or JSON nested without end")
 
 
 def require_table(place: ExportPlace, version: int | None = None) -> DeltaTable:
@@ -212,7 +237,8 @@ def require_given(place: ExportPlace, folder: str, error: Exception) -> None:
     try:
         checkpoints = [path for path in place.sizes(folder) if ".checkpoint" in path]
         for path in sorted(checkpoints)[-1:]:
-            place.read_if_there(path)
+            with suppress(FileMissing):
+                place.sha256(path)
     except ExportUnavailable as unavailable:
         raise unavailable from error
     if isinstance(error, OSError):

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from io import BytesIO
 from typing import Any, Final
 
 import msgspec
 
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace
+from eventstore.parquet.files import END, STATEMENT_BYTES_MAX, SUMMARIES, TABLE_LOG, ExportPlace
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     Manifest,
     SignedStatement,
     Statement,
     Verify,
+    check_size,
     parse_statement,
     verified_statement,
 )
@@ -34,6 +36,8 @@ SUMMARY_EVERY: Final = 32
 """The number of manifests that are named, and read, one by one before a summary is made."""
 CHECKPOINT_EVERY: Final = 100
 """The most commits that are read one by one before a checkpoint of the table is made."""
+_ENTRY_BYTES_MAX: Final = 16_384
+"""More than a data file, and its manifest, have in a summary."""
 COMMIT_MEMBER: Final = "poste"
 """The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
 
@@ -79,6 +83,14 @@ class EndMark(SignedStatement, frozen=True, kw_only=True):
     signed_by: str
 
 
+class _CommitInfo(msgspec.Struct):
+    poste: str  # COMMIT_MEMBER
+
+
+class _Action(msgspec.Struct):
+    commitInfo: _CommitInfo | None = None  # noqa: N815 - the format's name
+
+
 _COMMIT: Final = re.compile(rf"{TABLE_LOG}/(\d{{20}})\.json")
 
 
@@ -93,12 +105,49 @@ def version_of(path: str) -> int:
     return int(found[1]) if found else -1
 
 
-def is_torn(commit: bytes) -> bool:
-    """Whether a commit is empty or has lines that are not whole JSON, or nested without end."""
-    try:
-        return not [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+def newest_version(place: ExportPlace) -> int:
+    """The version that the newest commit made.
+
+    Raises:
+        ExportDamaged: there is no commit.
+        ExportUnavailable: the place cannot be read now.
+    """
+    newest = max(map(version_of, place.sizes(TABLE_LOG)), default=-1)
+    if newest < 0:
+        raise ExportDamaged(TABLE_LOG, Damage.MISSING, "the export has a table")
+    return newest
+
+
+def is_checkpoint_due(said: TableVersion) -> bool:
+    """Whether a version's summary has all manifests, or the last checkpoint is too far behind.
+
+    Compaction can keep the manifests so few that no summary is made. The distance is from the
+    checkpoint that is signed: one that a kill prevented stays due at the versions that follow.
+    """
+    if said.summary and not said.since:
         return True
+    numbers = [name.partition(".")[0] for name in said.checkpoint]
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return said.version - last >= CHECKPOINT_EVERY
+
+
+def is_torn(commit: bytes) -> bool:
+    """Whether a commit is empty or has lines that are not whole JSON, or nested without end.
+
+    One that was not read to its end is none that a power cut left.
+    """
+    if len(commit) > STATEMENT_BYTES_MAX:
+        return False
+    try:
+        for line in _lines(commit):
+            msgspec.json.decode(line, type=msgspec.Raw)
+        return not commit.strip()
+    except (msgspec.DecodeError, RecursionError):
+        return True
+
+
+def _lines(commit: bytes) -> Iterator[bytes]:
+    return filter(bytes.strip, BytesIO(commit))
 
 
 def encoded_summary(version: int, statements: Sequence[Statement]) -> tuple[str, str, bytes]:
@@ -117,7 +166,9 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     """
     if not said.summary:
         return []
-    content = place.read_named(said.summary, f"named by {commit_path(said.version)}")
+    # An entry has no heads, and at least one file: so the signed number of files bounds them.
+    most = max(STATEMENT_BYTES_MAX, said.files * _ENTRY_BYTES_MAX)
+    content = place.read_named(said.summary, f"named by {commit_path(said.version)}", most)
     if hashlib.sha256(content).hexdigest() != said.summary_sha256:
         why = f"its SHA-256 is not that of {commit_path(said.version)}"
         raise ExportDamaged(said.summary, Damage.CHANGED, why)
@@ -173,16 +224,14 @@ def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
 
 def _member(path: str, commit: bytes) -> bytes:
     """The text of ``COMMIT_MEMBER`` in a commit, which has one action per line."""
+    check_size(path, commit)
     try:
-        actions = [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
-        (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
-        text: str = info[COMMIT_MEMBER]
-        return text.encode()
-    except (msgspec.DecodeError, RecursionError, ValueError, KeyError) as error:
+        actions = (msgspec.json.decode(line, type=_Action) for line in _lines(commit))
+        (info,) = (action.commitInfo for action in actions if action.commitInfo)
+        return info.poste.encode()
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         why = "no signed statement of the mediator is in it: torn, changed, or another's commit"
         raise ExportDamaged(path, Damage.BROKEN_COMMIT, why) from error
-    except (TypeError, AttributeError) as error:
-        raise ExportDamaged(path, Damage.BROKEN_COMMIT, "not a commit of a table") from error
 
 
 def _entry(statement: Statement) -> dict[str, Any]:

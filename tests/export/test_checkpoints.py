@@ -72,7 +72,7 @@ def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_
         catalog = export.catalog
     writer = TableWriter(place, SIGNER, lambda: AT_MS, versions_kept_s=60)
     with monkeypatch.context() as earlier:
-        earlier.setattr("eventstore.parquet.write.table.CHECKPOINT_EVERY", 10**9)
+        earlier.setattr("eventstore.parquet.versions.CHECKPOINT_EVERY", 10**9)
         for _ in range(CHECKPOINT_EVERY + 20):
             catalog = writer.mark(writer.commit(catalog, catalog.statements))
     assert read_one_by_one(place) > CHECKPOINT_EVERY
@@ -96,7 +96,7 @@ def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_
 def test_commits_of_versions_that_are_kept_no_longer_leave_with_the_next_checkpoint(
     sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.parquet.write.table.CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr("eventstore.parquet.versions.CHECKPOINT_EVERY", 4)
     growing, old_s = Growing(sqlite_log), system_clock() / 1_000 - 2 * ExportTimes().versions_kept_s
     with closing(exporter(sqlite_log, place)) as export:
         while version_in(export) < 8:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -291,7 +291,7 @@ def test_an_export_that_is_swept_while_it_is_opened_is_opened_as_it_is_then(
     class Swept(ExportPlace):
         """A place whose manifests are replaced and removed before they are read."""
 
-        def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
+        def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
             with closing(exporter(sqlite_log, place, Bounds())) as export:
                 export.compact(files_min=2)
                 export.sweep()

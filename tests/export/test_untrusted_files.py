@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import rfc8785
+from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from eventstore.log.faults import Fault
-from eventstore.parquet.catalog import read_data
+from eventstore.parquet.catalog import catalog_of, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import DataFile
+from eventstore.parquet.files import (
+    END,
+    HEAD,
+    MANIFESTS,
+    TABLE_LOG,
+    ExportPlace,
+    open_place,
+)
+from eventstore.parquet.manifest import (
+    DataFile,
+    data_path,
+    parse_manifest,
+    positions_of,
+    signed,
+)
+from eventstore.parquet.table import open_table
 from eventstore.parquet.tree import read_tile, tile_at
 from eventstore.parquet.verify.file import read_file
-from eventstore.parquet.versions import is_torn, version_of
-from tests.export.forging import SampleExport, with_value
+from eventstore.parquet.verify.index import IndexCheck
+from eventstore.parquet.verify.manifests import Leftovers, read_manifests
+from eventstore.parquet.versions import (
+    commit_path,
+    is_torn,
+    parse_version,
+    read_mark,
+    read_summary,
+    version_of,
+)
+from tests.export.forging import SIGNER, SampleExport, with_value
+from tests.export.samples import VERIFY
 
 _MIB = 1 << 20
 
@@ -85,17 +117,24 @@ def test_a_file_that_decodes_to_far_more_than_it_has_is_named_and_not_decoded(
     )
 
 
+def test_a_file_that_a_manifest_without_a_valid_signature_names_is_not_decoded(
+    sample: SampleExport, file: DataFile
+) -> None:
+    content = expanding(pa.concat_tables([sample.tables[file.path]] * 8))
+    manifest = sample.manifest_of(file.path)
+    sha256 = hashlib.sha256(content).hexdigest()
+    forged = replace(manifest, files=[replace(file, bytes=len(content), sha256=sha256)])
+    sample.put(file.path, content)
+    sample.put(manifest.path, rfc8785.dumps(msgspec.to_builtins(forged)))
+    with peak_bytes() as peak:
+        found = sample.check()[0]
+    assert peak[0] < 8 * _MIB
+    assert (Damage.BAD_SIGNATURE, manifest.path) in {(one.fault, one.path) for one in found}
+
+
 def test_a_file_that_grew_is_named_and_what_it_grew_by_is_not_read(
     sample: SampleExport, file: DataFile
 ) -> None:
-    read_bytes: list[int] = []
-
-    class Watched(ExportPlace):
-        def read(self, path: str, bytes_max: int | None = None) -> bytes:
-            content = super().read(path, bytes_max)
-            read_bytes.append(len(content))
-            return content
-
     place = Watched(sample.place.filesystem, sample.place.root)
     sample.put(file.path, sample.contents[file.path] + bytes(_MIB))
     (named,) = read_file(place, file).findings
@@ -103,7 +142,7 @@ def test_a_file_that_grew_is_named_and_what_it_grew_by_is_not_read(
     assert f"at least {file.bytes + 1} bytes" in named.explanation
     with pytest.raises(ExportDamaged, match="SHA-256"):
         read_data(place, file)
-    assert read_bytes == [file.bytes + 1] * 2
+    assert place.most == file.bytes + 1
 
 
 def test_a_tile_that_grew_is_named_and_what_it_grew_by_is_not_read(sample: SampleExport) -> None:
@@ -115,6 +154,153 @@ def test_a_tile_that_grew_is_named_and_what_it_grew_by_is_not_read(sample: Sampl
         with pytest.raises(ExportDamaged, match=f"{tile.size_bytes + 1} bytes"):
             read_tile(sample.place, tile)
         assert path in {one.path for one in sample.check()[0]}
+
+
+class Watched(ExportPlace):
+    """A place that notes the most bytes that were read of a file at once."""
+
+    most = 0
+
+    def read(self, path: str, bytes_max: int | None = None) -> bytes:
+        content = super().read(path, bytes_max)
+        self.most = max(self.most, len(content))
+        return content
+
+
+def grown(sample: SampleExport) -> Iterator[tuple[str, bool]]:
+    """A file of each kind but tiles, data and index files; and whether each reader reads it."""
+    version = catalog_of(sample.place, VERIFY).version
+    assert version is not None
+    manifests = sample.manifests[0].path, sample.manifests[-1].path
+    for path in (HEAD, END, newest_commit(sample), version.summary, *manifests):
+        yield path, True
+    yield min(path for path in sample.paths if version_of(path) >= 0), False
+    for name in version.checkpoint:
+        yield f"{TABLE_LOG}/{name}", False
+
+
+def test_no_file_of_an_export_is_read_beyond_its_bound(
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("files", "manifest", "versions"):
+        monkeypatch.setattr(f"eventstore.parquet.{module}.STATEMENT_BYTES_MAX", _MIB)
+    for path, is_read in [*grown(sample)]:
+        place = Watched(sample.place.filesystem, sample.place.root)
+        with sample.tampered():
+            os.truncate(place.full_path(path), 4 * _MIB)
+            contents = read_manifests(place, VERIFY)
+            assert path in {one.path for one in contents.findings}
+            with pytest.raises(ExportDamaged) if is_read else nullcontext() as refused:
+                catalog_of(place, VERIFY, is_listed=False, is_whole=True)
+            assert refused is None or refused.value.path == path
+        assert place.most <= _MIB + 1
+
+
+def test_an_index_file_that_grew_is_named_and_what_it_grew_by_is_not_read(
+    sample: SampleExport,
+) -> None:
+    index = catalog_of(sample.place, VERIFY, is_listed=False).index
+    assert index is not None
+    file = index.files[0]
+    place = Watched(sample.place.filesystem, sample.place.root)
+    with sample.tampered():
+        os.truncate(place.full_path(file.path), 4 * _MIB)
+        check = IndexCheck(place, index)
+        assert file.path in {one.path for one in check.end()}
+    assert place.most == len(sample.contents[file.path]) + 1
+
+
+def test_a_summary_may_have_as_much_as_its_signed_number_of_files_needs(
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = catalog_of(sample.place, VERIFY).version
+    assert whole is not None
+    assert whole.summary
+    monkeypatch.setattr("eventstore.parquet.versions.STATEMENT_BYTES_MAX", 1)
+    assert read_summary(sample.place, whole)
+
+
+def test_json_of_a_statement_is_not_made_into_more_than_it_says(sample: SampleExport) -> None:
+    """A list of lists takes some twenty times the memory of its text."""
+    path = sample.manifests[0].path
+    content = sample.contents[path][:-1] + b',"x":[' + b"[]," * _MIB + b"[]]}"
+    tracemalloc.start()
+    with pytest.raises(ExportDamaged, match="x"):
+        parse_manifest(path, content, VERIFY)
+    with pytest.raises(ExportDamaged, match="no signed statement"):
+        parse_version(1, b'{"add":' + content + b"}\n", VERIFY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(content)
+
+
+def test_strays_of_many_unreadable_manifests_are_found_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Counter[str]()
+
+    def counted(path: str) -> tuple[int, int]:
+        calls[path] += 1
+        return positions_of(path)
+
+    monkeypatch.setattr("eventstore.parquet.verify.manifests.positions_of", counted)
+    lost = [f"{MANIFESTS}/{first:020d}-{first + 4:020d}.json" for first in range(1, 90, 10)]
+    data = [data_path("2030-01-01", at, at + 1, "0" * 16) for at in range(1, 100)]
+    place = open_place("/nowhere")
+    strays = Leftovers(place, data, [], [], lost).strays([])
+    assert set(calls.values()) == {1}
+    kept = {path for path in data if positions_of(path)[0] % 10 in (0, 5, 6, 7, 8, 9)}
+    assert strays == kept | set(data[90:])
+
+
+def newest_commit(sample: SampleExport) -> str:
+    return max(path for path in sample.paths if version_of(path) >= 0)
+
+
+@pytest.mark.parametrize("kind", ["nested", "nested checkpoint", "large"])
+def test_what_would_end_the_process_is_not_shown_to_the_library_of_the_table(
+    sample: SampleExport, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path, content = newest_commit(sample), b"[" * 200_000 + b"]" * 200_000
+    if kind == "nested checkpoint":
+        path = path.replace(".json", f".checkpoint.{UUID(int=1)}.json")
+    elif kind == "large":
+        monkeypatch.setattr("eventstore.parquet.manifest.STATEMENT_BYTES_MAX", _MIB)
+        content = sample.contents[path] + b" " * _MIB
+    with sample.tampered():
+        sample.put(path, content)
+        with pytest.raises(ExportDamaged) as refused:
+            open_table(sample.place)
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_export_whose_newest_commit_is_nested_without_end_is_refused(
+    sample: SampleExport, *, is_listed: bool
+) -> None:
+    path = newest_commit(sample)
+    with sample.tampered():
+        sample.put(path, b"[" * 200_000 + b"]" * 200_000)
+        with pytest.raises(ExportDamaged) as refused:
+            catalog_of(sample.place, VERIFY, is_listed=is_listed)
+    assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_COMMIT, path)
+
+
+def test_a_mark_that_was_put_back_lets_no_checkpoint_in_that_is_not_due(
+    sample: SampleExport,
+) -> None:
+    mark = read_mark(sample.place, None)
+    assert mark is not None
+    before = commit_path(mark.version - 1)
+    commit = hashlib.sha256(sample.contents[before]).hexdigest()
+    older = replace(mark, version=mark.version - 1, commit=commit, signature="")
+    name = f"{TABLE_LOG}/{mark.version:020d}.checkpoint.parquet"
+    assert name not in sample.paths
+    with sample.tampered():
+        sample.put(END, signed(older, SIGNER.sign)[1])
+        DeltaTable(sample.place.table.uri).create_checkpoint()
+        found = {(one.fault, one.path) for one in read_manifests(sample.place, VERIFY).findings}
+    assert (Damage.STRAY, name) in found
 
 
 def test_a_commit_that_is_nested_without_end_is_named(sample: SampleExport) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,15 +28,15 @@ def test_an_exporter_that_never_rests_does_not_keep_the_check_from_its_end(
     class ChangingPlace(ExportPlace):
         """A place in which a step and a compaction follow each reading of manifests."""
 
-        def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
+        def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
             nonlocal steps
-            found = super().read_all(paths)
-            if any(map(is_manifest, found)):
+            found = list(super().read_all(paths))
+            if any(is_manifest(path) for path, _ in found):
                 growing.grow(2)
                 assert export.step()
                 export.compact(files_min=2)
                 steps += 1
-            return found
+            return iter(found)
 
     kept = ExportTimes(replaced_kept_s=3_600)
     with closing(exporter(sqlite_log, place, Bounds(rows_max=20), kept)) as export:

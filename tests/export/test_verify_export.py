@@ -401,7 +401,9 @@ def test_one_unreadable_manifest_is_one_finding(sample: SampleExport) -> None:
                 assert [f.path for f in findings] == [manifest.path]
 
 
-def test_a_forged_signature_is_one_finding_and_the_rows_are_checked(sample: SampleExport) -> None:
+def test_a_forged_signature_is_one_finding_and_no_file_of_it_is_decoded(
+    sample: SampleExport,
+) -> None:
     manifest = sample.manifests[-2]
     assert not manifest.replaces
     with sample.tampered():
@@ -409,7 +411,7 @@ def test_a_forged_signature_is_one_finding_and_the_rows_are_checked(sample: Samp
         sample.put(manifest.path, content.replace(manifest.signature.encode(), b"00" * 64))
         findings, summary = sample.check()
         assert [(f.fault, f.path) for f in findings] == [(Damage.BAD_SIGNATURE, manifest.path)]
-        assert summary.rows == sum(m.rows for m in sample.manifests)
+        assert summary.rows == sum(m.rows for m in sample.manifests) - manifest.rows
 
 
 def test_many_findings_are_counted_beyond_a_bound(

@@ -26,6 +26,7 @@ from eventstore.parquet.index import (
     IndexFile,
     encoded_index,
     entries_in,
+    index_bytes,
     runs_of,
     sorted_entries,
 )
@@ -196,7 +197,7 @@ class IndexCheck:
         """Read the entries of a file, and the damage to its bytes, if any."""
         nothing = pa.array([], pa.uint64())
         try:
-            content = self._place.read(file.path)
+            content = self._place.read(file.path, index_bytes(file.entries))
         except FileMissing:
             damage = ExportDamaged(file.path, Damage.MISSING, "the newest version names it")
             require_named(self._place, damage)

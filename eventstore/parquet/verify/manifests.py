@@ -1,8 +1,8 @@
 """Reads which rows an export claims to hold, even if it is damaged.
 
 This reads the same files as ``eventstore.parquet.catalog``, but continues where the catalog stops:
-it reports all damage, and returns the manifests that can still be read, so that their rows are
-checked too.
+it reports all damage, and returns the manifests that are as they were signed, so that their rows
+are checked too. Nothing proves which files another one names, so these are not decoded for it.
 
 The table says which manifests count (``eventstore.parquet.verify.table``). Without a usable table,
 every manifest counts that is not inside the positions of a wider one.
@@ -14,13 +14,16 @@ Other files are explained if possible: they belong to manifests that a counting 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKeyRefused, read_public_key
-from eventstore.parquet.catalog import check_continues, table_damage, widest_first
+from eventstore.parquet.catalog import check_continues, counting_among, table_damage
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import (
     HEAD,
@@ -53,12 +56,10 @@ from eventstore.parquet.verify.table import TableCheck, TableContents
 
 
 class ReadManifest(NamedTuple):
-    """A manifest that could be read, with its heads."""
+    """A manifest that is validly signed and in its place, with its heads."""
 
     statement: Statement
     heads: Mapping[str, Head]
-    is_certain: bool
-    """Whether the manifest is validly signed and in its place."""
 
     @property
     def manifest(self) -> Manifest:
@@ -77,7 +78,7 @@ class Leftovers:
         counting: Sequence[ReadManifest],
         unreadable: Collection[str],
     ) -> None:
-        """``found`` are all manifests; ``unreadable`` are the paths of unreadable ones.
+        """``found`` are all manifests; ``unreadable`` are the paths of those that do not count.
 
         ``data`` are the paths of the data files.
         """
@@ -85,9 +86,7 @@ class Leftovers:
         self._place = place
         self._data = data
         self._unreadable = unreadable
-        self._certain = {read.manifest.path: read for read in found if read.is_certain}
-        # Damage to these manifests is reported already.
-        self._damaged = {*unreadable, *(r.manifest.path for r in found if not r.is_certain)}
+        self._found = {read.manifest.path: read for read in found}
         self._explained = {read.manifest.path for read in counting}
         for read in counting:
             for file in read.manifest.files:
@@ -103,15 +102,15 @@ class Leftovers:
 
         Files at the positions of an unreadable manifest are left out: it may name them.
         """
-        ranges = [positions_of(path) for path in self._unreadable]
+        ranges = sorted(positions_of(path) for path in self._unreadable)
+        reached = [*accumulate((last for _, last in ranges), max, initial=-1)]
+        data = ((path, positions_of(path)) for path in filter(is_data, self._data))
         lost = {
-            path
-            for path in filter(is_data, self._data)
-            for first, last in ranges
-            if first <= positions_of(path)[0] and positions_of(path)[1] <= last
-        }
+            path for path, (first, last) in data
+            if last <= reached[bisect_right(ranges, first, key=itemgetter(0))]
+        }  # fmt: skip
         every = {*listed, *self._data}
-        return frozenset(every - self._explained - lost - self._damaged)
+        return frozenset(every - self._explained - lost - {*self._unreadable})
 
     def _report(self, damage: ExportDamaged) -> None:
         self.findings.append(finding_of(damage))
@@ -133,7 +132,7 @@ class Leftovers:
 
     def _replaced_by(self, manifest: Manifest) -> Iterator[ReadManifest]:
         for path in manifest.replaces:
-            read = self._certain.get(path)
+            read = self._found.get(path)
             if read is not None and path not in self._explained:
                 yield read
 
@@ -210,32 +209,27 @@ class _Reading:
         self._unreadable: list[str] = []
 
     def read(self, verify: Verify | None) -> ManifestContents:
-        contents = self._contents()
         head = self._head(verify)
         key = head.public_key if head else ""
+        names = sorted(filter(is_manifest, self._listed))
         if verify is None:
             # With a damaged head, still check whether one key signed everything else.
-            verify = _verify_of(key or _any_key(contents))
+            verify = _verify_of(key or _any_key(self._place.read_all(names)))
+        found = self._manifests(names, "it was listed", verify)
         table = self._table(head, verify, key)
         self._findings += table.findings
-        contents |= self._place.read_all((table.manifests or {}).keys() - self._listed.keys())
-        found = [
-            read
-            for path, content in contents.items()
-            for read in self._manifest(path, content, verify)
-        ]
+        later = sorted((table.manifests or {}).keys() - self._listed.keys())
+        found += self._manifests(later, "the table names its files", verify)
         for read in found:
-            if key and read.is_certain:
+            if key:
                 for damage in owner_damage(read.manifest.path, read.manifest.signed_by, key):
                     self._report(damage)
         # Only manifests that were written for a version of a table have a digest.
-        is_later = any(read.is_certain and read.manifest.digest for read in found)
+        is_later = any(read.manifest.digest for read in found)
         if head is not None and head.format == FORMAT and is_later:
             why = "it is of before the export had a table, and manifests are of later"
             self._report(ExportDamaged(HEAD, Damage.ROLLED_BACK, why))
-        for path in sorted((table.manifests or {}).keys() - contents.keys() - self._listed.keys()):
-            self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
-        counting = list(_counting(self._committed(found, table)))
+        counting = list(counting_among(self._committed(found, table)))
         parts = [_described(part, table.described) for part in self._chain(counting)]
         self._check_files(table, [read.statement for read in counting])
         leftovers = Leftovers(self._place, self._data, found, counting, self._unreadable)
@@ -258,7 +252,7 @@ class _Reading:
         """
         if table.manifests is None:
             return list(found)
-        there = {read.manifest.path for read in found if read.is_certain}
+        there = {read.manifest.path for read in found}
         lost = [positions_of(path) for path in table.manifests.keys() - there]
         committed = [
             read
@@ -268,9 +262,7 @@ class _Reading:
         ]
         for read in committed:
             path = read.manifest.path
-            if path not in table.manifests:
-                continue
-            if read.is_certain and read.statement.sha256 != table.manifests[path]:
+            if read.statement.sha256 != table.manifests.get(path, read.statement.sha256):
                 self._report(ExportDamaged(path, Damage.CHANGED, "not the one that was committed"))
         return committed
 
@@ -285,13 +277,16 @@ class _Reading:
     def _report(self, damage: ExportDamaged) -> None:
         self._findings.append(finding_of(damage))
 
-    def _contents(self) -> dict[str, bytes]:
-        names = sorted(filter(is_manifest, self._listed))
-        contents = self._place.read_all(names)
-        for name in names:
-            if name not in contents:
-                self._report(ExportDamaged(name, Damage.MISSING, "it was listed"))
-        return contents
+    def _manifests(self, names: Sequence[str], why: str, verify: Verify) -> list[ReadManifest]:
+        """Read manifests that must be there for a reason; report those that are not."""
+        found: list[ReadManifest] = []
+        missing = set(names)
+        for path, content in self._place.read_all(names):
+            found += self._manifest(path, content, verify)
+            missing.remove(path)
+        for path in sorted(missing):
+            self._report(ExportDamaged(path, Damage.MISSING, why))
+        return found
 
     def _head(self, verify: Verify | None) -> ExportHead | None:
         """Read ``export.json``; None if it is missing or damaged."""
@@ -308,6 +303,7 @@ class _Reading:
         return None if damages else head
 
     def _manifest(self, path: str, content: bytes, verify: Verify) -> Iterator[ReadManifest]:
+        """Yield a manifest, unless it is damaged: then nothing proves what it says of its files."""
         try:
             statement, damages = read_manifest(path, content, verify)
             heads = heads_of(path, statement.manifest)
@@ -317,9 +313,10 @@ class _Reading:
             return
         for damage in damages:
             self._report(damage)
-        yield ReadManifest(
-            statement, heads, all(damage.damage is Damage.UNKNOWN_EVENT for damage in damages)
-        )
+        if all(damage.damage is Damage.UNKNOWN_EVENT for damage in damages):
+            yield ReadManifest(statement, heads)
+        else:
+            self._unreadable.append(path)
 
     def _chain(self, counting: Sequence[ReadManifest]) -> Iterator[ManifestPart]:
         """Yield the manifests whose rows can be checked, each with the heads before it."""
@@ -327,10 +324,9 @@ class _Reading:
         before: Mapping[str, Head] | None = {}
         for read in counting:
             manifest = read.manifest
-            is_certain = read.is_certain and before is not None
             try:
                 # A manifest is not blamed for damage to the one before it.
-                check_continues(manifest, reached, link if is_certain else manifest.previous)
+                check_continues(manifest, reached, manifest.previous if before is None else link)
             except ExportDamaged as error:
                 if error.damage is not Damage.GAP or not self._is_explained(reached, manifest):
                     self._report(error)
@@ -340,8 +336,7 @@ class _Reading:
                     reached = max(reached, manifest.last)
                     continue
             yield ManifestPart(manifest, read.heads, before)
-            reached, link = manifest.last, read.statement.link
-            before = read.heads if read.is_certain else None
+            reached, link, before = manifest.last, read.statement.link, read.heads
 
     def _is_explained(self, reached: int, following: Manifest) -> bool:
         """Whether an unreadable manifest has, by its name, the missing positions."""
@@ -354,20 +349,6 @@ def _described(part: ManifestPart, every: Mapping[str, Described]) -> ManifestPa
     return part._replace(described={path: every[path] for path in paths if path in every})
 
 
-def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:
-    """The manifests not inside a wider one; damaged ones only if no sound one overlaps."""
-    widest: list[ReadManifest] = []
-    for read in sorted(found, key=lambda r: (not r.is_certain, widest_first(r.manifest))):
-        manifest = read.manifest
-        around = (other.manifest for other in widest if other.is_certain)
-        if read.is_certain:
-            if not (widest and manifest.last <= widest[-1].manifest.last):
-                widest.append(read)
-        elif all(manifest.last < other.first or other.last < manifest.first for other in around):
-            widest.append(read)
-    return iter(sorted(widest, key=lambda read: read.manifest.first))
-
-
 def _verify_of(key: str) -> Verify:
     try:
         return read_public_key(key).verify
@@ -375,9 +356,9 @@ def _verify_of(key: str) -> Verify:
         return lambda _message, _signature: False
 
 
-def _any_key(contents: Mapping[str, bytes]) -> str:
+def _any_key(contents: Iterable[tuple[str, bytes]]) -> str:
     """The key that the first readable manifest names."""
-    for path, content in contents.items():
+    for path, content in contents:
         with suppress(ExportDamaged):
             return read_manifest(path, content, None)[0].manifest.signed_by
     return ""

@@ -14,6 +14,7 @@ export is a finding, because the export was put back.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -43,6 +44,8 @@ STREAM_ENDS: Final = pa.schema(
 
 It has no names: those of identities that are erased later would stay here for ever."""
 _HASH_BYTES: Final = 32
+_OWN_BYTES_MAX: Final = sys.maxsize - 1
+"""Only the mediator writes to its data directory."""
 RULES: Final = 7
 """The version of the check's rules: a release that checks more verifies everything again."""
 
@@ -108,10 +111,10 @@ class VerifiedMarks:
         if self._are_forgotten:
             return None
         try:
-            content = self._folder.read(path)
+            content = self._folder.read(path, _OWN_BYTES_MAX)
             mark = verified_statement(path, content, VerifiedMark, self._signer.key.verify)
-            streams = self._folder.read(streams_path)
-            files = self._folder.read(files_path)
+            streams = self._folder.read(streams_path, _OWN_BYTES_MAX)
+            files = self._folder.read(files_path, _OWN_BYTES_MAX)
         except FileMissing:
             return None
         except ExportDamaged as error:

@@ -37,6 +37,7 @@ from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
     commit_path,
+    is_checkpoint_due,
     parse_version,
     read_mark,
     read_summary,
@@ -82,13 +83,13 @@ class TableCheck:
         self._listed = place.sizes(TABLE_LOG)
         found = sorted(v for path in self._listed if (v := version_of(path)) >= 0)
         self._newest = found[-1] if found else -1
-        # An old commit may be removed at this moment.
-        self._contents = place.read_all(map(commit_path, found))
+        self._sha256: dict[int, str] = {}
+        """The SHA-256 of each commit; an old one may be removed at this moment."""
         self._versions = dict(sorted(self._signed_versions(found)))
 
     def read(self) -> TableContents:
         """Check the log, and return what it says."""
-        if not self._contents:
+        if not self._sha256:
             self._report(TABLE_LOG, Damage.MISSING, "the export has a table")
             return TableContents(None, None, self._mark, self._findings, frozenset())
         self._check_chain()
@@ -139,12 +140,11 @@ class TableCheck:
         takes a tenth of the time of their signatures.
         """
         proven = ""
-        for version in reversed(versions):
-            path = commit_path(version)
-            if path not in self._contents:
-                continue
-            content, is_proven = self._contents[path], self._sha256(path) == proven
+        for path, content in self._place.read_all(map(commit_path, reversed(versions))):
+            version, sha256 = version_of(path), hashlib.sha256(content).hexdigest()
+            self._sha256[version] = sha256
             try:
+                is_proven = sha256 == proven
                 said = parse_version(version, content, self._verify, is_proven=is_proven)
             except ExportDamaged as error:
                 proven = ""
@@ -160,7 +160,7 @@ class TableCheck:
 
     def _check_chain(self) -> None:
         """Check that each commit is the one that the next commit names."""
-        found = sorted(self._versions.keys() | {version_of(path) for path in self._contents})
+        found = sorted(self._sha256)
         for before, after in pairwise(found):
             said = self._versions.get(after)
             if before + 1 != after:
@@ -171,7 +171,7 @@ class TableCheck:
             if said is None:
                 continue
             path = commit_path(before)
-            if before in self._versions and said.previous != self._sha256(path):
+            if before in self._versions and said.previous != self._sha256[before]:
                 why = f"its SHA-256 is not that of version {after}"
                 self._report(path, Damage.CHANGED, why)
         if found[0] > 0 and not any(v >= found[0] - 1 for v in self._checkpoints()):
@@ -195,7 +195,7 @@ class TableCheck:
             self._report(END, Damage.ROLLED_BACK, why)
         elif mark.version in self._versions:
             path = commit_path(mark.version)
-            if mark.commit != self._sha256(path):
+            if mark.commit != self._sha256[mark.version]:
                 self._report(path, Damage.CHANGED, f"its SHA-256 is not that of {END}")
 
     def _described(self, table: DeltaTable) -> dict[str, Described]:
@@ -233,12 +233,14 @@ class TableCheck:
         if self._mark is not None:
             named |= self._mark.checkpoint
         is_marked = self._mark is not None and self._mark.version == self._newest
+        newest_said = self._versions.get(self._newest)
+        is_due = newest_said is not None and is_checkpoint_due(newest_said)
         for path in sorted(self._listed):
             name = path.removeprefix(f"{TABLE_LOG}/")
             if version_of(path) >= 0:
                 continue
             is_new = name in (_LAST_CHECKPOINT, f"{self._newest:020d}.checkpoint.parquet")
-            if is_new and not is_marked and self._mark is not None:
+            if is_new and is_due and not is_marked and self._mark is not None:
                 continue  # an exporter may have been killed before it wrote the mark
             if name not in named:
                 why = "no commit names it: added, or left by an exporter that was stopped"
@@ -282,8 +284,7 @@ class TableCheck:
         }  # fmt: skip
 
     def _digest(self, path: str) -> str:
-        content = self._place.read_if_there(path)
-        return "" if content is None else hashlib.sha256(content).hexdigest()
-
-    def _sha256(self, path: str) -> str:
-        return hashlib.sha256(self._contents[path]).hexdigest()
+        try:
+            return self._place.sha256(path)
+        except FileMissing:
+            return ""

@@ -45,13 +45,13 @@ from eventstore.parquet.table import (
     write_errors,
 )
 from eventstore.parquet.versions import (
-    CHECKPOINT_EVERY,
     COMMIT_MEMBER,
     SUMMARY_EVERY,
     EndMark,
     TableVersion,
     commit_path,
     encoded_summary,
+    is_checkpoint_due,
     is_torn,
     parse_version,
     read_mark,
@@ -183,7 +183,7 @@ class TableWriter:
         if before is not None and complete_until_ms is None:
             complete = (before.complete_position, before.complete_until_ms)
         is_marked = before is not None and before.version == said.version
-        is_due = not is_marked and _is_checkpoint_due(said)
+        is_due = not is_marked and is_checkpoint_due(said)
         checkpoint = before.checkpoint if before and is_marked else said.checkpoint
         mark = EndMark(
             format=FORMAT,
@@ -348,10 +348,7 @@ class TableWriter:
         names = (f"{version:020d}.checkpoint.parquet", "_last_checkpoint")
         for name in names:
             self._place.sync(f"{TABLE_LOG}/{name}")
-        return {
-            name: hashlib.sha256(self._place.read(f"{TABLE_LOG}/{name}")).hexdigest()
-            for name in names
-        }
+        return {name: self._place.sha256(f"{TABLE_LOG}/{name}") for name in names}
 
     def _added(self, file: DataFile, *, is_new: bool) -> AddAction:
         try:
@@ -398,19 +395,6 @@ def _carried(
     since = {path: sha256 for path, sha256 in counting.items() if path not in in_summary}
     checkpoint = dict(mark.checkpoint) if mark else {}
     return since, (said.summary, said.summary_sha256), checkpoint
-
-
-def _is_checkpoint_due(said: TableVersion) -> bool:
-    """Whether a version's summary has all manifests, or the last checkpoint is too far behind.
-
-    Compaction can keep the manifests so few that no summary is made. The distance is from the
-    checkpoint that is signed: one that a kill prevented stays due at the versions that follow.
-    """
-    if said.summary and not said.since:
-        return True
-    numbers = [name.partition(".")[0] for name in said.checkpoint]
-    last = max((int(number) for number in numbers if number.isdecimal()), default=_CREATED_AT)
-    return said.version - last >= CHECKPOINT_EVERY
 
 
 def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAction:
