@@ -43,7 +43,7 @@ from eventstore.parquet.manifest import (
     positions_of,
 )
 from eventstore.parquet.schema import FORMAT
-from eventstore.parquet.table import TableFile, files_of, require_table
+from eventstore.parquet.table import TableFile, check_checkpoint, files_of, require_table
 from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
@@ -295,6 +295,7 @@ class _Reading(NamedTuple):
             check_end(mark, said.version, commit)
         statements = self._statements(said, is_whole=is_whole)
         if is_listed:
+            check_checkpoint(self.place, said, mark)
             files = files_of(self.place, require_table(self.place, said.version))
             for damage in table_damage(files, statements):
                 raise damage

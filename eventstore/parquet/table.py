@@ -9,7 +9,7 @@ that of two commits of one version only one succeeds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -23,7 +23,13 @@ from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.manifest import check_size
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.versions import is_torn, version_of
+from eventstore.parquet.versions import (
+    EndMark,
+    TableVersion,
+    is_checkpoint_due,
+    is_torn,
+    version_of,
+)
 
 DATE: Final = "date"
 """The column that partitions the table; only the paths of files have it."""
@@ -37,7 +43,8 @@ has names: these would stay in the table's log after they have left the rows."""
 _TEXT_MAX: Final = 256
 """The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 _CHECKPOINT: Final = re.compile(r"/([0-9]{20})\.checkpoint\.parquet\Z")
-_JSON_CHECKPOINT: Final = re.compile(r"/[0-9]{20}\.checkpoint\.[^/]*\.json\Z")
+_OTHER_CHECKPOINT: Final = re.compile(r"/[0-9]{20}\.checkpoint\.[^/]*\.(json|parquet)\Z")
+"""Of forms of checkpoints that the library reads, too."""
 _STYLE: Final = re.compile(r"\x1b\[\d+m|\s*↳\s*|\n\s*")
 
 
@@ -61,7 +68,7 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
         ExportDamaged: the table's log cannot be read, or does not have the version.
         ExportUnavailable: the place cannot be read now.
     """
-    _check_commits(place)
+    _check_commits(place, version)
     try:
         with table_errors(place):
             return DeltaTable(
@@ -71,22 +78,52 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
         return None
 
 
-def _check_commits(place: ExportPlace) -> None:
+def _check_commits(place: ExportPlace, version: int | None) -> None:
     """Refuse commits at which the library would end the process: it reads nested JSON recursively.
 
-    It reads those behind the newest checkpoint. Raises as ``open_table``.
+    It reads those behind the newest checkpoint up to the version. Raises as ``open_table``.
     """
     sizes = place.sizes(TABLE_LOG)
-    for path in filter(_JSON_CHECKPOINT.search, sizes):
-        raise ExportDamaged(path, Damage.STRAY, "no exporter makes a checkpoint in JSON")
-    checkpoints = [int(found[1]) for path, size in sizes.items() if size
-                   for found in _CHECKPOINT.finditer(path)]  # fmt: skip
-    reached = max(checkpoints, default=-1)
+    for path in filter(_OTHER_CHECKPOINT.search, sizes):
+        raise ExportDamaged(path, Damage.STRAY, "no exporter makes such a checkpoint")
+    _, reached = _newest_checkpoint(sizes, version)
     commits = sorted(path for path in sizes if version_of(path) > reached)
     for path, content in place.read_all(commits):
         check_size(path, content)
         if is_torn(content):
             raise ExportDamaged(path, Damage.BROKEN_COMMIT, "torn, or JSON nested without end")
+
+
+def _newest_checkpoint(sizes: Mapping[str, int], version: int | None) -> tuple[str, int]:
+    """The path and version of the checkpoint that the library reads; ``("", -1)`` for none."""
+    found = ((int(one[1]), path) for path, size in sizes.items() if size
+             for one in _CHECKPOINT.finditer(path))  # fmt: skip
+    reached, path = max((one for one in found if version is None or one[0] <= version),
+                        default=(-1, ""))  # fmt: skip
+    return path, reached
+
+
+def check_checkpoint(place: ExportPlace, said: TableVersion, mark: EndMark | None) -> None:
+    """Check that the library, opening the newest version, decodes only a checkpoint that is signed.
+
+    An exporter may have been killed before it signed one that was due.
+
+    Raises:
+        ExportDamaged: it is another file than the signed one, or nothing signed names it.
+        ExportUnavailable: the place cannot be read now.
+    """
+    path, reached = _newest_checkpoint(place.sizes(TABLE_LOG), said.version)
+    named = {**(mark.checkpoint if mark else {}), **said.checkpoint}
+    sha256 = named.get(path.removeprefix(f"{TABLE_LOG}/"))
+    is_unmarked = mark is None or mark.version < said.version
+    if sha256 is not None and place.sha256(path) != sha256:
+        raise ExportDamaged(path, Damage.CHANGED, "its SHA-256 is not the signed one")
+    if (
+        sha256 is None
+        and path
+        and not (reached == said.version and is_unmarked and is_checkpoint_due(said))
+    ):
+        raise ExportDamaged(path, Damage.STRAY, "no commit names it")
 
 
 def require_table(place: ExportPlace, version: int | None = None) -> DeltaTable:

@@ -257,13 +257,15 @@ def newest_commit(sample: SampleExport) -> str:
     return max(path for path in sample.paths if version_of(path) >= 0)
 
 
-@pytest.mark.parametrize("kind", ["nested", "nested checkpoint", "large"])
+@pytest.mark.parametrize("kind", ["nested", "nested checkpoint", "checkpoint in parts", "large"])
 def test_what_would_end_the_process_is_not_shown_to_the_library_of_the_table(
     sample: SampleExport, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     path, content = newest_commit(sample), b"[" * 200_000 + b"]" * 200_000
     if kind == "nested checkpoint":
         path = path.replace(".json", f".checkpoint.{UUID(int=1)}.json")
+    elif kind == "checkpoint in parts":
+        path = path.replace(".json", f".checkpoint.{1:010d}.{1:010d}.parquet")
     elif kind == "large":
         monkeypatch.setattr("eventstore.parquet.manifest.STATEMENT_BYTES_MAX", _MIB)
         content = sample.contents[path] + b" " * _MIB
@@ -272,6 +274,30 @@ def test_what_would_end_the_process_is_not_shown_to_the_library_of_the_table(
         with pytest.raises(ExportDamaged) as refused:
             open_table(sample.place)
     assert refused.value.path == path
+
+
+def test_a_checkpoint_of_a_later_version_hides_no_commit_from_the_look_at_them(
+    sample: SampleExport,
+) -> None:
+    path = newest_commit(sample)
+    later = f"{TABLE_LOG}/{version_of(path) + 1:020d}.checkpoint.parquet"
+    with sample.tampered():
+        sample.put(path, b"[" * 200_000 + b"]" * 200_000)
+        sample.put(later, b"any")
+        with pytest.raises(ExportDamaged) as refused:
+            open_table(sample.place, version_of(path))
+    assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_COMMIT, path)
+
+
+def test_a_checkpoint_that_was_changed_is_not_decoded_to_open_an_export(
+    sample: SampleExport,
+) -> None:
+    path = max(path for path in sample.paths if path.endswith(".checkpoint.parquet"))
+    with sample.tampered():
+        sample.put(path, sample.contents[path] + b"more")
+        with pytest.raises(ExportDamaged, match="the signed one") as refused:
+            catalog_of(sample.place, VERIFY)
+    assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, path)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
@@ -299,6 +325,9 @@ def test_a_mark_that_was_put_back_lets_no_checkpoint_in_that_is_not_due(
     with sample.tampered():
         sample.put(END, signed(older, SIGNER.sign)[1])
         DeltaTable(sample.place.table.uri).create_checkpoint()
+        with pytest.raises(ExportDamaged) as refused:
+            catalog_of(sample.place, VERIFY)
+        assert (refused.value.damage, refused.value.path) == (Damage.STRAY, name)
         found = {(one.fault, one.path) for one in read_manifests(sample.place, VERIFY).findings}
     assert (Damage.STRAY, name) in found
 
