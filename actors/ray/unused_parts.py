@@ -57,6 +57,8 @@ def unused_left_out() -> Iterator[None]:
         (node, "start_monitor", _nothing_of),
         (node, "start_api_server", _nothing_of),
         (utils, "set_sigterm_handler", _nothing_of),
+        # To know how to start an agent, it would import what serves Ray's dashboard.
+        (utils, "get_dashboard_dependency_error", _nothing_of),
         (services, "start_ray_process", without_agents),
         # A signal to the group of this process would end Ray beneath hosts and edges that stop.
         (services, "ConsolePopen", partial(services.ConsolePopen, process_group=0)),
@@ -88,8 +90,8 @@ def _handlers_kept() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _nothing_of(_: object, **_options: object) -> None:
-    """Replace one of Ray's functions: start no process, set no handler."""
+def _nothing_of(*_: object, **_options: object) -> None:
+    """Replace one of Ray's functions: start no process, set no handler, import nothing."""
 
 
 def _started_without_agents(

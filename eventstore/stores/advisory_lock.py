@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
-from psycopg import Error
 
 from eventstore.log.errors import LockedElsewhere, LockLost, LogUnavailable
 from eventstore.stores.postgres_bounds import PostgresBounds
-from eventstore.stores.postgres_connections import BoundedConnection, connected
+
+if TYPE_CHECKING:
+    from eventstore.stores.postgres_connections import BoundedConnection
 
 _KEEPALIVES: Final = 3
 _RELEASE_S_MAX: Final = 1.0
@@ -38,6 +39,11 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
     if dsn.startswith("sqlite:"):
         yield lambda: None
         return
+    # A log in SQLite needs none of it.
+    from psycopg import Error  # noqa: PLC0415
+
+    from eventstore.stores.postgres_connections import connected  # noqa: PLC0415
+
     with closing(connected(dsn, replace(postgres, at_primary=True))) as connection:
         try:
             is_ours = _taken(connection, name, postgres)

@@ -28,7 +28,6 @@ from importlib.metadata import version
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from aiohttp import hdrs, web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -37,11 +36,7 @@ from actors.core.partitioning import is_shard
 from actors.host.clock import Clock
 from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
-from http_edge.admin.operators import for_operators
 from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
-from http_edge.listener.bounded_server import BoundedServer
-from http_edge.listener.connections import Connections
-from http_edge.listener.in_flight import InFlight
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
 from http_edge.server.status_files import archive_figures_by_database, export_figures_by_database
@@ -50,7 +45,7 @@ from http_edge.settings.value_types import KIB
 
 _LOG = logging.getLogger(__name__)
 PATH: Final = "/metrics"
-_METHODS: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
+_METHODS: Final = ("GET", "HEAD")
 _FRESH_S: Final = 1.0
 """The processes are asked at most once in this time, however often clients scrape."""
 _ANSWER_S_MAX: Final = 3.0
@@ -413,6 +408,13 @@ async def metrics_served(
     if on is None:
         yield
         return
+    # Most main processes answer no scrapes: this would be a quarter of the time of their imports.
+    from aiohttp import hdrs, web  # noqa: PLC0415
+
+    from http_edge.admin.operators import for_operators  # noqa: PLC0415
+    from http_edge.listener.bounded_server import BoundedServer  # noqa: PLC0415
+    from http_edge.listener.connections import Connections  # noqa: PLC0415
+    from http_edge.listener.in_flight import InFlight  # noqa: PLC0415
 
     async def show(request: web.Request) -> web.Response:
         accept = request.headers.get(hdrs.ACCEPT, "")

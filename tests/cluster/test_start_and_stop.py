@@ -455,6 +455,20 @@ def test_every_port_of_a_mediator_rays_included_is_on_loopback(server: Server) -
     assert found <= LOOPBACK
 
 
+def test_the_main_process_loads_neither_what_edges_serve_with_nor_postgresql(
+    server: Server,
+) -> None:
+    """Without scrapes and push it needs none of aiohttp, and on SQLite none of psycopg."""
+
+    def loaded(pid: int) -> set[str]:
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+        return {name for name in ("/aiohttp/", "/psycopg") if name in mapped}
+
+    (edge,) = server.pids(EDGE)
+    assert loaded(edge) == {"/aiohttp/"}, "libraries in C are seen there"
+    assert loaded(server.pid) == set()
+
+
 def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
     commands = said_by_all(server, "cmdline")
     pythons = [found for found in commands if "raylet/raylet" not in found]  # that names its agents

@@ -19,10 +19,13 @@ from actors.ray.unused_parts import unused_left_out
 
 
 def replaced() -> list[Any]:
-    """What Ray starts processes by, and sets a handler of signals."""
+    """What Ray starts processes by, sets a handler of signals, and looks for what it can serve."""
     of_services = [vars(services)[name] for name in ("start_ray_process", "ConsolePopen")]
     of_node = [Node.start_log_monitor, Node.start_monitor, Node.start_api_server]
-    return [*of_node, *of_services, vars(utils)["set_sigterm_handler"]]
+    of_utils = [
+        vars(utils)[name] for name in ("set_sigterm_handler", "get_dashboard_dependency_error")
+    ]
+    return [*of_node, *of_services, *of_utils]
 
 
 def refused(before: list[Any]) -> None:
