@@ -151,35 +151,96 @@ def test_a_node_whose_clock_is_not_the_databases_does_not_start(
     assert "limits.clock_off_s_max" in reason
 
 
-async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
-    tmp_path: Path,
+@pytest.fixture(scope="module")
+def unlucky_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A mediator on a machine that has no memory to spare, and that keeps what a crash leaves, in
+    a directory that has a package of its name."""
+    directory = tmp_path_factory.mktemp("unlucky")
+    (directory / "http_edge.py").write_text("raise ImportError('this is another one')")
+    server = Server(directory / "data")
+    # To Ray, any use of memory is now too much. As for the installed command, Python has that
+    # one's own directory in place of the current one.
+    unusual = {"RAY_memory_usage_threshold": "0.001", "PYTHONSAFEPATH": "1"}
+    server.environment = {**server.environment, **unusual}
+    server.prefix = ("env", "-C", str(directory), "prlimit", "--core=unlimited")
+    with server:
+        yield server
+
+
+@pytest.fixture
+def unlucky(unlucky_once: Server) -> Server:
+    """The same, which a test may end in any way: it starts again for the next one."""
+    if unlucky_once.exit_code(0) is not None:
+        unlucky_once.kill_everything()
+        unlucky_once.start()
+    return unlucky_once
+
+
+def test_no_process_imports_from_the_directory_where_the_mediator_is_started(
+    unlucky: Server,
 ) -> None:
-    with Server(tmp_path / "data") as server:
-        (folder,) = ray_folders(server)
-        # Ray opens its folder to all: it stands in one that its owner alone can enter.
-        assert folder.parent.parent.stat().st_mode & 0o077 == 0
-        assert folder.is_dir()
-        async with client(server.url) as mediator:
-            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
-            await befriend(writer, reader)
-            socket = await Socket.open(reader)
-            (host,) = server.pids(HOST)
-            send(host, signal.SIGSTOP)
-            sent = [message(writer, reader, f"{n}") for n in range(20)]
-            commands = await in_flight(mediator, sent)
-            ending = asyncio.create_task(asyncio.to_thread(server.terminate))
-            assert await socket.close_code() == 1001
-            send(host, signal.SIGCONT)
-            answers = [await task for task in commands]
-            code, seconds = await ending
-        assert [answer for answer in answers if answer[0] != 200] == []
-        assert code == 0
-        assert seconds < DRAINED_S_MAX
-        server.wait_until_gone()
-        assert not folder.exists()
-        stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
-        assert stored == ["message-queued.2"] * 20
-        the_log_tells_the_life(server, but_not=writer.identity.did)
+    assert len(unlucky.pids("ray::Ray")) == 2
+    assert "this is another one" not in (unlucky.data_dir / "stderr").read_text()
+
+
+async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
+    unlucky: Server,
+) -> None:
+    serving = unlucky.pids("ray::Ray")
+    # The kernel ends none of them before a larger process.
+    assert [_oom_score_adj(pid) for pid in serving] == [_oom_score_adj(unlucky.pid)] * 2
+    async with client(unlucky.url) as mediator:
+        await newcomer(mediator, "alice")
+    assert unlucky.pids("ray::Ray") == serving
+
+
+def _oom_score_adj(pid: int) -> str:
+    return Path(f"/proc/{pid}/oom_score_adj").read_text()
+
+
+def test_no_process_leaves_its_memory_in_a_file(unlucky: Server) -> None:
+    """Keys and erased contents are in it; the system may write it where others look.
+
+    With a limit of 0 it would still start a program for it (core(5)), with 1 it does not.
+    """
+    found = said_by_all(unlucky, "limits")
+    soft = {line.split()[4] for text in found for line in text.splitlines() if "core" in line}
+    assert len(found) > len(RAYS)
+    assert soft == {"1"}
+
+
+async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
+    unlucky: Server,
+) -> None:
+    (folder,) = ray_folders(unlucky)
+    with closing(unlucky.log()) as log:
+        before = log.position()
+    # Ray opens its folder to all: it stands in one that its owner alone can enter.
+    assert folder.parent.parent.stat().st_mode & 0o077 == 0
+    assert folder.is_dir()
+    async with client(unlucky.url) as mediator:
+        writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+        await befriend(writer, reader)
+        socket = await Socket.open(reader)
+        (host,) = unlucky.pids(HOST)
+        send(host, signal.SIGSTOP)
+        sent = [message(writer, reader, f"{n}") for n in range(20)]
+        commands = await in_flight(mediator, sent)
+        ending = asyncio.create_task(asyncio.to_thread(unlucky.terminate))
+        assert await socket.close_code() == 1001
+        send(host, signal.SIGCONT)
+        answers = [await task for task in commands]
+        code, seconds = await ending
+    assert [answer for answer in answers if answer[0] != 200] == []
+    assert code == 0
+    assert seconds < DRAINED_S_MAX
+    unlucky.wait_until_gone()
+    assert not folder.exists()
+    with closing(unlucky.log()) as log:
+        topics = [row.topic for row in log.read_log(after=before)]
+    stored = [topic for topic in topics if "message" in topic]
+    assert stored == ["message-queued.2"] * 20
+    the_log_tells_the_life(unlucky, but_not=writer.identity.did)
 
 
 async def test_an_edge_that_cannot_start_does_not_cut_short_what_others_answer(
@@ -209,24 +270,25 @@ async def test_an_edge_that_cannot_start_does_not_cut_short_what_others_answer(
             assert await asyncio.to_thread(server.exit_code, DRAINED_S_MAX) == Exit.OK
 
 
-def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(tmp_path: Path) -> None:
-    with Server(tmp_path / "data") as server:
-        (folder,) = ray_folders(server)
-        code = None
-        for _ in range(int(DRAINED_S_MAX / AGAIN_S)):
-            send(server.pid, signal.SIGINT)
-            code = server.exit_code(AGAIN_S)
-            if code is not None:
-                break
-        assert code == 0
-        server.wait_until_gone()
-        assert not folder.exists()
+def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(unlucky: Server) -> None:
+    (folder,) = ray_folders(unlucky)
+    code = None
+    for _ in range(int(DRAINED_S_MAX / AGAIN_S)):
+        send(unlucky.pid, signal.SIGINT)
+        code = unlucky.exit_code(AGAIN_S)
+        if code is not None:
+            break
+    assert code == 0
+    unlucky.wait_until_gone()
+    assert not folder.exists()
 
 
 def the_log_tells_the_life(server: Server, *, but_not: str) -> None:
-    """What stands in the lines of one start and one clean stop."""
+    """What stands in the lines of the last start and its clean stop."""
     said = (server.data_dir / "stderr").read_text()
-    lines = [json.loads(line) for line in said.splitlines()]
+    texts = said.splitlines()
+    starts = [number for number, text in enumerate(texts) if '"event": "starting"' in text]
+    lines = [json.loads(text) for text in texts[starts[-1] :]]
     # Paths of tests can be too long for Ray's sockets, which is said then.
     events = [line["event"] for line in lines if line["level"] == "info"]
     assert [event for event in events if not event.startswith("Ray's folder")] == [
@@ -310,55 +372,53 @@ def ray_folders(server: Server) -> set[Path]:
 
 
 async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_held(
-    tmp_path: Path,
+    unlucky: Server,
 ) -> None:
-    with Server(tmp_path / "data") as server:
-        async with client(server.url) as mediator:
-            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
-            await befriend(writer, reader)
-            accepted = message(writer, reader, "held")
-            assert (await post(mediator, accepted))[0] == 200
-            saved = EventToSave(
-                sender_did=reader.identity.did,
-                recipient_did=writer.identity.did,
-                timestamp_s=SOURCES.now_ms() // 1000,
-                payload="history",
-                encrypted_tags=[reader.identity.encrypt_tag("tag")],
-            )
-            await reader.save_events([saved])
-            await reader.publish("news", '{"title":"published"}')
-            server.kill()
-        server.wait_until_gone(but=LINGERING)
-        before = server.log()
-        held = before.position()
+    async with client(unlucky.url) as mediator:
+        writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+        await befriend(writer, reader)
+        accepted = message(writer, reader, "held")
+        assert (await post(mediator, accepted))[0] == 200
+        saved = EventToSave(
+            sender_did=reader.identity.did,
+            recipient_did=writer.identity.did,
+            timestamp_s=SOURCES.now_ms() // 1000,
+            payload="history",
+            encrypted_tags=[reader.identity.encrypt_tag("tag")],
+        )
+        await reader.save_events([saved])
+        await reader.publish("news", '{"title":"published"}')
+        unlucky.kill()
+    unlucky.wait_until_gone(but=LINGERING)
+    before = unlucky.log()
+    held = before.position()
 
-        server.start()
-        async with client(server.url) as mediator:
-            writer, reader = mediator.as_(writer.identity), mediator.as_(reader.identity)
-            assert await post(mediator, accepted) == (
-                401,
-                {"type": "ERROR", "code": "DUPLICATE_NONCE"},
-            )
-            assert await waiting_payloads(reader) == ["held"]
-            assert [contract.requestor_did async for contract in reader.contracts()] == [
-                writer.identity.did
-            ]
-            assert [e.payload async for e in reader.saved_events(tags=["tag"])] == ["history"]
-            events = [e.event async for e in mediator.public_events(reader.identity.did)]
-            assert events == ['{"title":"published"}']
-            assert await writer.send(reader.identity.did, "after the restart")
-        assert before.position() > held
-        before.close()
+    unlucky.start()
+    async with client(unlucky.url) as mediator:
+        writer, reader = mediator.as_(writer.identity), mediator.as_(reader.identity)
+        assert await post(mediator, accepted) == (
+            401,
+            {"type": "ERROR", "code": "DUPLICATE_NONCE"},
+        )
+        assert await waiting_payloads(reader) == ["held"]
+        assert [contract.requestor_did async for contract in reader.contracts()] == [
+            writer.identity.did
+        ]
+        assert [e.payload async for e in reader.saved_events(tags=["tag"])] == ["history"]
+        events = [e.event async for e in mediator.public_events(reader.identity.did)]
+        assert events == ['{"title":"published"}']
+        assert await writer.send(reader.identity.did, "after the restart")
+    assert before.position() > held
+    before.close()
 
 
 def test_a_mediator_that_has_lost_ray_ends_soon_so_that_it_is_started_again(
-    tmp_path: Path,
+    unlucky: Server,
 ) -> None:
-    with Server(tmp_path / "data") as server:
-        for pid, _ in list(server.processes()):
-            if pid != server.pid:
-                send(pid, signal.SIGKILL)
-        assert server.exit_code(RAY_LOST_S_MAX)  # neither served on nor ended well
+    for pid, _ in list(unlucky.processes()):
+        if pid != unlucky.pid:
+            send(pid, signal.SIGKILL)
+    assert unlucky.exit_code(RAY_LOST_S_MAX)  # neither served on nor ended well
 
 
 def test_a_mediator_whose_raylet_hangs_ends_so_that_it_is_started_again(tmp_path: Path) -> None:
@@ -375,51 +435,11 @@ def test_a_mediator_whose_raylet_hangs_ends_so_that_it_is_started_again(tmp_path
         assert "Ray does not end" in (server.data_dir / "stderr").read_text().splitlines()[-1]
 
 
-def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(tmp_path: Path) -> None:
-    with Server(tmp_path / "data") as server:
-        (gcs,) = server.pids(GCS)
-        send(gcs, signal.SIGSTOP)
-        assert server.terminate()[0] == Exit.OK
-        server.wait_until_gone()
-
-
-def test_no_process_imports_from_the_directory_where_the_mediator_is_started(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "http_edge.py").write_text("raise ImportError('this is another one')")
-    server = Server(tmp_path / "data")
-    # As for the installed command, whose own directory Python has in place of the current one.
-    server.environment = {**server.environment, "PYTHONSAFEPATH": "1"}
-    server.prefix = ("env", "-C", str(tmp_path))
-    with server:
-        assert len(server.pids("ray::Ray")) == 2
-        assert "this is another one" not in (server.data_dir / "stderr").read_text()
-
-
-@pytest.fixture(scope="module")
-def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A mediator on a machine that has no memory to spare, and that keeps what a crash leaves."""
-    server = Server(tmp_path_factory.mktemp("unlucky") / "data")
-    # To Ray, any use of memory is now too much.
-    server.environment = {**server.environment, "RAY_memory_usage_threshold": "0.001"}
-    server.prefix = ("prlimit", "--core=unlimited")
-    with server:
-        yield server
-
-
-async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
-    unlucky: Server,
-) -> None:
-    serving = unlucky.pids("ray::Ray")
-    # The kernel ends none of them before a larger process.
-    assert [_oom_score_adj(pid) for pid in serving] == [_oom_score_adj(unlucky.pid)] * 2
-    async with client(unlucky.url) as mediator:
-        await newcomer(mediator, "alice")
-    assert unlucky.pids("ray::Ray") == serving
-
-
-def _oom_score_adj(pid: int) -> str:
-    return Path(f"/proc/{pid}/oom_score_adj").read_text()
+def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(unlucky: Server) -> None:
+    (gcs,) = unlucky.pids(GCS)
+    send(gcs, signal.SIGSTOP)
+    assert unlucky.terminate()[0] == Exit.OK
+    unlucky.wait_until_gone()
 
 
 LOOPBACK = {
@@ -475,14 +495,3 @@ def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
     names = ("dashboard.py", "monitor.py", "/agent.py", "/agent/main.py", "ray::Dashboard")
     unused = (*names, "ray::RuntimeEnvAgent")
     assert [found for found in pythons if any(name in found for name in unused)] == []
-
-
-def test_no_process_leaves_its_memory_in_a_file(unlucky: Server) -> None:
-    """Keys and erased contents are in it; the system may write it where others look.
-
-    With a limit of 0 it would still start a program for it (core(5)), with 1 it does not.
-    """
-    found = said_by_all(unlucky, "limits")
-    soft = {line.split()[4] for text in found for line in text.splitlines() if "core" in line}
-    assert len(found) > len(RAYS)
-    assert soft == {"1"}
