@@ -6,6 +6,7 @@ wheel's does.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Self
@@ -49,10 +51,8 @@ class DatabaseServer:
 
         It will listen at ``address``, and trust all clients in the network of that.
         """
-        _own(directory)
-        # By itself it would take the encoding of the locale, which may be that of no text at all.
-        options = ["--auth=trust", "--no-sync", "--encoding=UTF8", "--no-locale"]
-        _run("initdb", *options, "-U", "postgres", "-D", str(directory))
+        # A copy takes a tenth of the time, with the names of owners and modes.
+        subprocess.run(["cp", "-aT", _made(), directory], check=True)
         with (directory / "pg_hba.conf").open("a") as trusted:
             trusted.writelines(
                 f"host {each} all samenet trust\n" for each in ("all", "replication")
@@ -188,6 +188,20 @@ def database_directory() -> Iterator[Path]:
         finally:
             for inside in directory.iterdir():
                 DatabaseServer(inside, 0).kill()
+
+
+@cache
+def _made() -> Path:
+    """The files of a server that never ran, made once in this process."""
+    place = Path(tempfile.mkdtemp(prefix="poste-database-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place.chmod(0o755)
+    made = place / "made"
+    _own(made)
+    # By itself it would take the encoding of the locale, which may be that of no text at all.
+    options = ["--auth=trust", "--no-sync", "--encoding=UTF8", "--no-locale"]
+    _run("initdb", *options, "-U", "postgres", "-D", str(made))
+    return made
 
 
 def _own(directory: Path) -> None:
