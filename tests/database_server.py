@@ -88,6 +88,11 @@ class DatabaseServer:
         """Its first process, while it runs."""
         return int((self._directory / "postmaster.pid").read_text().splitlines()[0])
 
+    @property
+    def runs(self) -> bool:
+        """Was it started, and neither stopped nor killed since?"""
+        return (self._directory / "postmaster.pid").exists()
+
     def url_with(self, other: DatabaseServer) -> str:
         """The address of whichever of two servers is the primary."""
         hosts = ",".join(f"{each._address}:{each.port}" for each in (self, other))

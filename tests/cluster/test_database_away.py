@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -35,13 +35,38 @@ class Two(NamedTuple):
     nodes: Nodes
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Two]:
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     with database_directory() as directory:
         first, second = (DatabaseServer.new(directory / name) for name in ("first", "second"))
-        first.start()
-        with Nodes(tmp_path, f"{first.url} {second.url}", shards=str(SHARDS)) as nodes:
+        log = f"{first.url} {second.url}"
+        with Nodes(tmp_path_factory.mktemp("away"), log, shards=str(SHARDS)) as nodes:
             yield Two(first, second, nodes)
+
+
+@pytest.fixture
+async def two(both: Two) -> Two:
+    """Both databases run, and the first node alone serves all of them, whatever was before."""
+    for database in (both.first, both.second):
+        database.resume()
+        if not database.runs:
+            database.start()
+    living = [n for n, server in both.nodes.servers.items() if server.exit_code(0) is None]
+    for number in living:
+        if number != _NODE:
+            assert (await asyncio.to_thread(both.nodes.servers[number].terminate))[0] == Exit.OK
+    if _NODE not in living:
+        await asyncio.to_thread(both.nodes.serve, _NODE)
+    data_dir = both.nodes.servers[_NODE].data_dir
+
+    async def has_all() -> bool:
+        done = await asyncio.to_thread(ended, "shards", "list", "--json", "--data-dir", data_dir)
+        if done.code != Exit.OK:
+            return False
+        return {shard["node"] for shard in json.loads(done.out)["shards"]} == {"node-1"}
+
+    await until(has_all)
+    return both
 
 
 def status(two: Two) -> dict[str, Any]:
@@ -91,13 +116,9 @@ async def is_served(two: Two, mediator: MediatorClient, here: Account, there: Ac
 async def test_a_node_starts_without_a_database_and_serves_it_when_it_is_back_and_right(
     two: Two,
 ) -> None:
-    node = {"node_address": two.nodes.place(_NODE).ip}
-    code, said = two.nodes.refused(_NODE, **SETTINGS, **node)
-    assert code == Exit.UNREACHABLE, said
-    assert f"port {two.second.port} failed" in said, "a first start needs all databases"
-
-    two.second.start()
-    async with again(two) as mediator:
+    log = two.nodes.servers[_NODE].data_dir / "stderr"
+    said_before = len(log.read_text())
+    async with client(two.nodes.servers[_NODE].url) as mediator:
         here, there = await person_in(0, mediator), await person_in(1, mediator)
         await befriend(here, there)
     two.nodes.kill_everything()
@@ -128,38 +149,42 @@ async def test_a_node_starts_without_a_database_and_serves_it_when_it_is_back_an
         two.second.stop()
         two.second.start()
         await is_served(two, mediator, here, there)
-    log = (two.nodes.servers[_NODE].data_dir / "stderr").read_text()
-    assert log.count("database 1 is away and not served") == 1
-    assert "database 1 is not served: PostgreSQL: fsync=off" in log
+    said = log.read_text()[said_before:]
+    assert said.count("database 1 is away and not served") == 1
+    assert "database 1 is not served: PostgreSQL: fsync=off" in said
+
+
+async def test_a_first_start_needs_all_databases(two: Two) -> None:
+    two.first.run("CREATE DATABASE empty")
+    empty = two.first.url.removesuffix("postgres") + "empty"
+    nowhere = two.second.url.replace(str(two.second.port), str(port := free_port()))
+    log = f"{empty} {nowhere}"
+    code, said = await asyncio.to_thread(two.nodes.refused, 2, **SETTINGS, log=log)
+    assert code == Exit.UNREACHABLE, said
+    assert f"port {port} failed" in said
 
 
 async def test_a_node_does_not_start_without_a_database_that_other_nodes_serve(two: Two) -> None:
-    two.second.start()
-    async with again(two):
-        pass
-    nowhere = f"port {(port := free_port())} failed"
-    for number, server in enumerate((two.first, two.second)):
-        urls = [two.first.url, two.second.url]
-        urls[number] = server.url.replace(str(server.port), str(port))
-        code, said = await asyncio.to_thread(
-            two.nodes.refused, 2, node="node-2", log=" ".join(urls)
-        )
+    urls = [two.first.url, two.second.url]
+    ports = [free_port(), free_port()]
+    away = [
+        each.url.replace(str(each.port), str(port))
+        for each, port in zip((two.first, two.second), ports, strict=True)
+    ]
+    for number, log in enumerate((f"{away[0]} {urls[1]}", f"{urls[0]} {away[1]}")):
+        code, said = await asyncio.to_thread(two.nodes.refused, 2, node="node-2", log=log)
         assert code == Exit.UNREACHABLE
         assert f"Database {number} of the log cannot be opened here, and other nodes have" in said
-        assert nowhere in said
-    two.nodes.kill_everything()
-    two.first.stop()
-    two.second.stop()
-    code, said = await asyncio.to_thread(two.nodes.refused, 2)
+        assert f"port {ports[number]} failed" in said
+    code, said = await asyncio.to_thread(two.nodes.refused, 2, log=" ".join(away))
     assert code == Exit.UNREACHABLE, "no database answers"
-    assert f"port {two.first.port} failed" in said
+    assert f"port {ports[0]} failed" in said
 
 
 async def test_no_database_is_special_and_its_shards_get_other_owners_while_another_is_away(
     two: Two,
 ) -> None:
-    two.second.start()
-    async with again(two) as mediator:
+    async with client(two.nodes.servers[_NODE].url) as mediator:
         here, there = await person_in(0, mediator), await person_in(1, mediator)
         await befriend(there, here)
     other = await asyncio.to_thread(two.nodes.serve, 2)
@@ -189,9 +214,9 @@ async def test_a_node_is_drained_of_what_can_move_while_a_database_hangs_and_lat
     two: Two, drained: int
 ) -> None:
     """It takes connections and never answers."""
-    two.second.start()
     stays = 3 - drained
-    servers = {number: await asyncio.to_thread(two.nodes.serve, number) for number in (1, 2)}
+    await asyncio.to_thread(two.nodes.serve, 2)
+    servers = two.nodes.servers
     named = f"--data-dir={servers[stays].data_dir}"
 
     async def nodes_of(database: int) -> set[str | None]:
@@ -241,3 +266,5 @@ async def test_a_node_is_drained_of_what_can_move_while_a_database_hangs_and_lat
             await load.answers(_ANSWERS)
         assert load.refusals() == []
         await load.check()
+    undrained = await asyncio.to_thread(ended, "shards", "undrain", f"node-{drained}", named)
+    assert undrained.code == Exit.OK
