@@ -21,7 +21,7 @@ from http_edge.cli.output import (
     print_table,
     progress_bars,
 )
-from http_edge.cli.running_mediator import split_url
+from http_edge.cli.running_mediator import require_answer, split_url
 from http_edge.clients import decentrl, didcomm
 from http_edge.clients.decentrl import ClientError, MediatorClient
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
@@ -140,6 +140,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
         seconds_max=seconds,
     )
     _announce(url, protocols, wanted, yes=yes)
+    require_answer(url)
     measured: list[Figures] = []
     failure: Stop | None = None
     with progress_bars() as bar:

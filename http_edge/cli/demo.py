@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from http_edge.cli.output import json_option, print_json
+from http_edge.cli.running_mediator import require_answer
 from http_edge.clients.decentrl import (
     MediatorClient,
     MediatorUnreachable,
@@ -48,6 +49,8 @@ def demo(
     """
     console = Console(highlight=False, quiet=as_json)
     walk = _didcomm if protocol == "didcomm" else _decentrl
+    for one in dict.fromkeys((url, peer or url)):
+        require_answer(one)
     try:
         proofs = asyncio.run(_run(walk(url, peer or url, invitation), partial(_show, console)))
     except (ValueError, UnusableInvitation) as error:

@@ -238,6 +238,22 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
         raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
 
 
+def require_answer(url: str) -> None:
+    """Refuse a mediator that does not answer now, before clients repeat their requests to it.
+
+    A server that hangs would hold them for minutes.
+
+    Raises:
+        Stop: the mediator cannot be reached, or the text is no URL of one.
+    """
+    try:
+        exchange("GET", url, "/")
+    except Stop as stop:
+        if stop.exit_code == Exit.UNREACHABLE:
+            stop.remedy = f"Does a mediator serve at {url}? It is started with: poste serve."
+        raise
+
+
 def _within(seconds_max: float, run: Callable[[], Result]) -> Result:
     """What ``run`` returns, in a thread that is left alone after so many seconds.
 

@@ -7,8 +7,11 @@ import json
 import socket
 
 import pytest
+from click import Command
 from click.testing import CliRunner, Result
 
+from http_edge.cli import running_mediator
+from http_edge.cli.bench import bench
 from http_edge.cli.demo import demo
 from http_edge.server.exits import Exit
 from tests.unit.client.scripted_mediator import ScriptedMediator, success
@@ -45,6 +48,19 @@ def test_no_mediator_is_exit_code_3_and_a_clear_sentence() -> None:
         result = CliRunner().invoke(demo, ["--url", url])
     assert result.exit_code == Exit.UNREACHABLE
     assert "poste serve" in result.stderr
+
+
+@pytest.mark.parametrize("command", [demo, bench])
+def test_a_server_that_hangs_is_named_soon(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_mediator, "_WHOLE_S_MAX", 0.1 - running_mediator._ANSWER_S_MAX)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        result = CliRunner().invoke(command, [url] if command is bench else ["--url", url])
+    assert result.exit_code == Exit.UNREACHABLE
+    assert f"{url} did not answer within 8 s" in result.stderr
+    assert f"Does a mediator serve at {url}?" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://127.0.0.1"])
