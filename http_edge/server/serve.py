@@ -366,13 +366,14 @@ class _Mediator:
         seconds = round(time.monotonic() - self._started_s, 1)
         about = {"url": settings.url, "mediator_did": settings.mediator_did, "seconds": seconds}
         _LOG.info("ready", extra=about)
-        click.echo(f"DID   {settings.mediator_did}")
-        click.echo(f"URL   {settings.url}")
         poste = _as_typed_here()
-        click.echo(f"Next  {poste} demo --url {settings.local_url}")
-        if settings.didcomm.enabled:
-            click.echo(f"Next  {poste} demo didcomm --url {settings.local_url}")
-        click.echo(f"ready {settings.url} {settings.mediator_did}")
+        with contextlib.suppress(OSError):  # no one reads it any more, or its disk is full
+            click.echo(f"DID   {settings.mediator_did}")
+            click.echo(f"URL   {settings.url}")
+            click.echo(f"Next  {poste} demo --url {settings.local_url}")
+            if settings.didcomm.enabled:
+                click.echo(f"Next  {poste} demo didcomm --url {settings.local_url}")
+            click.echo(f"ready {settings.url} {settings.mediator_did}")
         notify_ready()
 
     async def _unless_stopping(self, step: Coroutine[Any, Any, None]) -> bool:

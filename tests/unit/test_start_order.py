@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,19 @@ async def test_a_mediator_ends_when_a_part_of_its_main_process_fails(tmp_path: P
     async with asyncio.timeout(WAIT_S):
         await mediator._stopping.wait()
     assert mediator._exit == Exit.INTERNAL
+
+
+def test_a_mediator_serves_though_what_it_prints_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mediator = mediator_of(Settings(data_dir=tmp_path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind("notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", "notify")
+        with suppress(OSError), Path("/dev/full").open("w") as full, redirect_stdout(full):
+            mediator._announce()
+        assert systemd.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize(
