@@ -42,8 +42,8 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def unused_left_out() -> Iterator[None]:
     """Have Ray start without these parts, if it is of the known release.
 
-    Call this in the main thread, while there is no other. Signals to stop that come meanwhile go to
-    the previous handlers afterwards.
+    Call this in the main thread, while all others block signals to stop. Those that come meanwhile
+    go to the previous handlers afterwards.
     """
     if not ray.__version__.startswith(_RELEASE) or shutil.which(_NO_AGENT) is None:
         yield

@@ -119,9 +119,9 @@ def _served(
         code = stop.exit_code
         raise
     finally:
-        # The loop has restored the default action of SIGINT, as Python does at its end: another
-        # Ctrl-C would end this process before Ray. (Ray itself restores the action of SIGTERM.)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The loop restores the default actions, and Ray that of SIGTERM again: another signal to
+        # stop would end this process before Ray.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         with contextlib.suppress(OSError):  # the disk may be read-only by now
             settings.operators_address_path.unlink(missing_ok=True)
         # After a fault the logs in Ray's folder can say more than ours.

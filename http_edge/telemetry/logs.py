@@ -27,6 +27,7 @@ import math
 import os
 import re
 import select
+import signal
 import sys
 import threading
 import traceback
@@ -248,7 +249,11 @@ class LogPipe(PipeLines):
         self.prepare: Callable[[str], None] = partial(_configure_actor, level, path, style)
         """What an actor calls first, with its name, to send its lines here."""
         self._copying = threading.Thread(target=self._copy, name="log-pipe", daemon=True)
+        # Signals go to the main thread: while Ray starts, an action of its own, in C, would end the
+        # process in this one.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._copying.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         configure(level, self, process=process, style=style)
 
     @override

@@ -11,6 +11,7 @@ import queue
 import random
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import warnings
@@ -404,6 +405,17 @@ def test_the_last_lines_of_the_main_process_are_written_before_it_ends(
     lines = [json.loads(line)["event"] for line in path.read_bytes().splitlines()]
     assert lines[:100] == [f"line {number}" for number in range(100)]
     assert len(lines) == (100 if end == _END else 101)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_signals_to_stop_go_to_no_thread_but_the_main_one_while_others_set_their_actions() -> None:
+    pipe = LogPipe("info")
+    status = Path(f"/proc/self/task/{pipe._copying.native_id}/status").read_text()
+    pipe.close()
+    os.close(pipe._reading)
+    blocked = int(re.findall(r"SigBlk:\s*(\w+)", status)[0], base=16)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert blocked & 1 << number - 1
 
 
 def test_a_main_process_whose_stderr_is_not_read_ends() -> None:

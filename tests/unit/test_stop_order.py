@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from actors.ray import processes
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server import serve
 from http_edge.server.exits import Exit
 from http_edge.settings.settings import Settings
 
 WAIT_S = 10.0
+STOPS = (signal.SIGTERM, signal.SIGINT)
 Step = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -119,12 +121,14 @@ async def test_a_step_that_does_not_end_lets_the_next_one_come_when_its_time_is_
 
 @contextmanager
 def handlers_of_signals_kept() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in STOPS}
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 
 
 def test_ray_ends_and_the_stop_is_clean_although_a_file_of_the_data_directory_cannot_be_removed(
@@ -146,3 +150,30 @@ def test_ray_ends_and_the_stop_is_clean_although_a_file_of_the_data_directory_ca
         code = serve._served(settings, {}, None, nothing, nothing, started_s=0)
     assert code == Exit.OK
     assert not folder.exists(), "the end of Ray removes it"
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_another_signal_to_stop_does_not_cut_the_end_of_ray_short(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    load_or_create(settings.keys_path)
+    cut_short: list[int] = []
+
+    def stopped_at_its_start(_: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return tmp_path / "ray"
+
+    def ending(_: Path | None, *, code: int) -> None:
+        # Ray, too, restores the default action of SIGTERM at its end.
+        signal.signal(number, lambda came, _: cut_short.append(came))
+        signal.raise_signal(number)
+        assert code == Exit.OK
+
+    monkeypatch.setattr(serve, "_start_ray", stopped_at_its_start)
+    monkeypatch.setattr(processes, "stop", ending)
+    nothing: Any = object()  # which is only kept
+    with handlers_of_signals_kept():
+        assert serve._served(settings, {}, None, nothing, nothing, started_s=0) == Exit.OK
+        assert cut_short == []
+        assert signal.sigtimedwait([number], 0) is not None
