@@ -50,7 +50,7 @@ from http_edge.telemetry.logs import LogPipe
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _AWAY_S: Final = 2.0
@@ -61,7 +61,7 @@ _STOP_LISTENING_S: Final = 0.5
 
 
 def run(loaded: Loaded) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code.
+    """Serve until SIGTERM, SIGINT or SIGHUP; return the exit code.
 
     Raises:
         Stop: the mediator cannot start; says why and what to do.
@@ -153,6 +153,8 @@ def _noted_stops() -> Sequence[signal.Signals]:
     """Record stop signals in the returned list until the event loop handles them."""
     noted: list[signal.Signals] = []
     for number in _STOPS:
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # nohup
         signal.signal(number, lambda came, _frame: noted.append(signal.Signals(came)))
     return noted
 
@@ -222,7 +224,8 @@ class _Mediator:
         """Serve until a signal to stop comes or is in ``noted``; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in _STOPS:
-            loop.add_signal_handler(number, self._stop_on, number)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._stop_on, number)
         if noted:
             self._stop_on(noted[0])
             return int(self._exit)

@@ -19,7 +19,7 @@ from http_edge.server.exits import Exit
 from http_edge.settings.settings import Settings
 
 WAIT_S = 10.0
-STOPS = (signal.SIGTERM, signal.SIGINT)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Step = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -177,3 +177,32 @@ def test_another_signal_to_stop_does_not_cut_the_end_of_ray_short(
         assert serve._served(settings, {}, None, nothing, nothing, started_s=0) == Exit.OK
         assert cut_short == []
         assert signal.sigtimedwait([number], 0) is not None
+
+
+@pytest.mark.parametrize("is_below_nohup", [False, True])
+def test_a_closed_terminal_stops_the_mediator_unless_it_was_started_by_nohup(
+    *, is_below_nohup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    load_or_create(settings.keys_path)
+    stops: list[str] = []
+
+    def started(_: Path) -> Path:
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        return tmp_path / "ray"
+
+    monkeypatch.setattr(serve, "_start_ray", started)
+    monkeypatch.setattr(processes, "stop", lambda *_, **_options: None)
+    stop_on = serve._Mediator._stop_on
+
+    def noted(mediator: Any, number: signal.Signals) -> None:
+        stops.append(number.name)
+        stop_on(mediator, number)
+
+    monkeypatch.setattr(serve._Mediator, "_stop_on", noted)
+    nothing: Any = object()  # which is only kept
+    with handlers_of_signals_kept():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_below_nohup else signal.SIG_DFL)
+        assert serve._served(settings, {}, None, nothing, nothing, started_s=0) == Exit.OK
+    assert stops == ["SIGTERM" if is_below_nohup else "SIGHUP"]
