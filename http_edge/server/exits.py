@@ -36,7 +36,7 @@ class Exit(IntEnum):
     USAGE = 2, "The command line or a setting is wrong, or consent is missing; nothing was done."
     UNREACHABLE = 3, "The server, the log, an export or Spark is missing or cannot be reached."
     UNSAFE = 4, "The log, the keys, an export or tables are damaged or not safe to use."
-    BUSY = 5, "Another process writes to the same place; nothing was done."
+    BUSY = 5, "Another process writes to the same place; what was done before that is kept."
     UNWRITTEN = 6, "The output has no room on its disk; what the command changes may be changed."
     INTERNAL = 70, "A fault of poste itself."
 

@@ -338,6 +338,7 @@ def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
         Exit.BUSY,
         True,
     )
+    assert "what was done before that is kept" in Exit.BUSY.means, "its first step was"
     assert seams[2:] == [log.position()]
     assert_whole(log, settings.log_dsn)
 
