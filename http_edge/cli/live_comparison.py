@@ -43,7 +43,7 @@ from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, Expo
 from eventstore.parquet.files import ExportPlace, FileMissing, open_place
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.live_dump import DumpWriter
+from http_edge.cli.live_dump import DumpWriter, OtherBuild
 from http_edge.cli.output import progress_bar
 from http_edge.cli.projections_program import answer_of_program, raised_if_terminated
 from http_edge.cli.running_mediator import exchange, operators_access, refuse_unless_ok
@@ -139,6 +139,7 @@ def compare_live(
     Raises:
         Stop: the mediator or Spark does not answer.
         NotServed: a host does not answer.
+        OtherBuild: what it answers cannot be read.
         ExportError, LogError, KeyFileRefused: as ``exporter_of``.
         Exit: SIGTERM came. What hosts have in memory is on no disk afterwards.
     """
@@ -248,6 +249,7 @@ class Collector:
 
         Raises:
             NotServed: a host does not answer.
+            OtherBuild: what it answers cannot be read.
         """
         targets = set(exported)
         targets.update(self._answer_to(ListCachedIdentities(), CachedIdentities).targets)
@@ -303,6 +305,8 @@ class Collector:
                 answer = _ANSWERS.decode(self._ask(encoded))
             except NotNow as error:
                 _wait(pause_s, str(error))
+            except msgspec.DecodeError as error:
+                raise OtherBuild(f"an answer cannot be read: {error}") from error
             else:
                 if isinstance(answer, kind):
                     return answer

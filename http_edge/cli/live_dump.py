@@ -81,6 +81,10 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
 
 
+class OtherBuild(Exception):
+    """The mediator that answers is of another build than this program; the text says what of."""
+
+
 class DumpWriter:
     """Writes a dump row by row, in bounded memory; a context manager."""
 
@@ -108,7 +112,7 @@ class DumpWriter:
         """Add one identity and all its rows; one without a version has none.
 
         Raises:
-            ValueError: the state is of another release than this program.
+            OtherBuild: the state is of another build than this program.
         """
         target = described.target
         stream = identity_stream(target).bytes
@@ -118,7 +122,7 @@ class DumpWriter:
             return
         state = from_snapshot(described.state)
         if state is None:
-            raise ValueError(f"the state of {target} cannot be read")
+            raise OtherBuild(f"the state of {target} cannot be read")
         self._add("watermarks", (stream, target, described.version))
         for row in state_rows(state):
             self._add(TABLE_OF[type(row)], (target, *row))

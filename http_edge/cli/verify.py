@@ -28,6 +28,7 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, fin
 from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.arguments import export_named, source_option
 from http_edge.cli.live_comparison import NotServed, compare_live, export_rest
+from http_edge.cli.live_dump import OtherBuild
 from http_edge.cli.log import SHOWN_MAX, gathered, heads_in_json, heads_of_each, known_option
 from http_edge.cli.output import (
     counted,
@@ -57,6 +58,8 @@ _ENDINGS: Final[Endings] = {
     ExportRefused: (Exit.USAGE, "{}", "Name the export with --from."),
     NotServed: (Exit.UNREACHABLE, "the mediator did not answer for all identities: {}",
         "A host does not answer: see poste status."),
+    OtherBuild: (Exit.UNREACHABLE, "the mediator is of another build: {}",
+        "Run this command with the build that serves."),
     ExportError: (Exit.UNSAFE, "{}", "See: poste log verify"),
 }  # fmt: skip
 

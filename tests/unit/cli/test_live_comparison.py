@@ -27,9 +27,10 @@ from actors.host.inspection import (
 )
 from eventstore.log.events import IdentityRegistered
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
-from http_edge.cli import live_comparison
+from http_edge.cli import live_comparison, verify
 from http_edge.cli.live_comparison import Collector, NotNow, NotServed
-from http_edge.cli.live_dump import Dumped, DumpWriter
+from http_edge.cli.live_dump import Dumped, DumpWriter, OtherBuild
+from http_edge.server.exits import Exit, stop_after
 
 SHARDS = 2
 CACHED = "did:example:cached"
@@ -145,3 +146,18 @@ def test_a_host_that_stays_away_ends_it(tmp_path: Path) -> None:
 
     with pytest.raises(NotServed, match="no host owns did:example:a"):
         collected(tmp_path, ["did:example:a"], reply)
+
+
+def test_a_mediator_of_another_build_is_named_as_such(tmp_path: Path) -> None:
+    def reply(question: InspectionQuestion) -> InspectionAnswer:
+        if isinstance(question, DescribeStates):
+            return StatesDescribed([DescribedState(CACHED, 1, b"of another build")])
+        return answer(question)
+
+    with pytest.raises(OtherBuild, match="the state of did:example:cached cannot be read") as found:
+        collected(tmp_path, [], reply)
+    stop = stop_after(found.value, verify._ENDINGS)
+    assert stop is not None
+    assert stop.exit_code == Exit.UNREACHABLE
+    with DumpWriter(tmp_path) as writer, pytest.raises(OtherBuild, match="an answer cannot be"):
+        Collector(lambda _: msgspec.msgpack.encode(["Other"]), writer).collect([], 1, print)
