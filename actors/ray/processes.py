@@ -39,7 +39,7 @@ from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
 from actors.host.vital_thread import end_failed_start
 from actors.host.writer import always
-from actors.ray.unused_parts import unused_left_out
+from actors.ray.unused_parts import handlers_kept, unused_left_out
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 
@@ -371,7 +371,8 @@ def start_host(options: HostOptions, prepare: Prepare, *, is_tried_again: bool) 
     ``is_tried_again``: also if its first start fails.
     """
     start = _remote(RayIdentityHost, options.name, max_restarts=-1)
-    return start(options, prepare, is_tried_again=is_tried_again)
+    with handlers_kept():  # with the first actor Ray starts a thread, as it does at its own start
+        return start(options, prepare, is_tried_again=is_tried_again)
 
 
 def _remote(kind: type, name: str, **how: Any) -> Callable[..., Any]:

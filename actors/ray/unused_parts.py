@@ -35,7 +35,7 @@ _WITHOUT_AGENTS: Final = (
 The raylet ends if an agent's command is empty or ends; ``cat`` runs as long as the raylet holds its
 input. The raylet waits for agents to report their ports unless it has them: metrics have no port,
 and nothing here uses the other ports."""
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def unused_left_out() -> Iterator[None]:
     for owner, name, other in replaced:
         setattr(owner, name, other)
     try:
-        with _handlers_kept():
+        with handlers_kept():
             yield
     finally:
         for owner, name, own in kept:
@@ -75,7 +75,7 @@ def unused_left_out() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
+def handlers_kept() -> Iterator[None]:
     """Block signals while Ray sets its own handlers, in Python and in C, then restore the previous.
 
     Threads that start meanwhile block these signals for ever, so the main thread gets them.

@@ -270,11 +270,14 @@ async def test_an_edge_that_cannot_start_does_not_cut_short_what_others_answer(
             assert await asyncio.to_thread(server.exit_code, DRAINED_S_MAX) == Exit.OK
 
 
-def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(unlucky: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_again_and_again_does_not_cut_the_stop_short(
+    number: signal.Signals, unlucky: Server
+) -> None:
     (folder,) = ray_folders(unlucky)
     code = None
     for _ in range(int(DRAINED_S_MAX / AGAIN_S)):
-        send(unlucky.pid, signal.SIGINT)
+        send(unlucky.pid, number)
         code = unlucky.exit_code(AGAIN_S)
         if code is not None:
             break
