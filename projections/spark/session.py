@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Final, NoReturn
 
-from py4j.java_gateway import java_import
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -36,6 +35,10 @@ _EVERYWHERE: Final = {
     # Files appear once all tasks are done; files of a task that was killed or ran twice never do.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.ui.showConsoleProgress": "false",
+    # No message of ours says in which line an expression was made: to note that takes up to seven
+    # calls of Java, where one makes the expression.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
 }
 _ON_THIS_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -54,12 +57,13 @@ _ON_THIS_MACHINE: Final = {
     # Rows are kept for one rebuild only: compressing them takes longer than reading them again.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
-_NAMED_OFTEN: Final = (
-    "org.apache.spark.api.python.PythonUtils",
-    "org.apache.spark.sql.functions",
-)
-"""Classes that PySpark names without their package, 800 times in the smallest rebuild: Java then
-searches all jars of Spark for each package that might have them, up to a millisecond each."""
+_NAMED_OFTEN: Final = {
+    "org.apache.spark.api.python.PythonUtils": ("toSeq",),
+    "org.apache.spark.sql.functions": ("col", "lit", "when"),
+}
+"""Classes that PySpark looks up in Java 1,000 times in the smallest rebuild, mostly without their
+package, and those of their methods that it looks up as often. Java searches all jars of Spark for a
+name without a package, up to a millisecond each."""
 _LOG4J: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
 logger.python.name = org.apache.spark.api.python.PythonGatewayServer
@@ -115,8 +119,7 @@ def open_session(
         is_local = master.startswith("local")
         conf = _conf(_EVERYWHERE | (_ON_THIS_MACHINE if is_local else {}), master)
         spark = _in_own_java(conf, master, memory_mib)
-    for name in _NAMED_OFTEN:
-        java_import(spark._jvm, name)  # noqa: SLF001 - Spark has no other way to Java
+    _look_up_once(spark)
     if is_local:
         _start_no_process_for_a_file(spark)
     try:
@@ -200,6 +203,17 @@ def _in_own_java(conf: SparkConf, master: str, memory_mib: int) -> SparkSession:
         conf.set("spark.driver.extraJavaOptions", f"{options(master, java.release)} {to_stderr}")
         conf.set("spark.driver.memory", f"{memory_mib}m")
         return _started(conf)
+
+
+def _look_up_once(spark: SparkSession) -> None:
+    """Keep what PySpark looks up often; py4j keeps nothing that it has found."""
+    jvm = spark._jvm  # noqa: SLF001 - Spark has no other way to Java
+    for name, methods in _NAMED_OFTEN.items():
+        found = getattr(jvm, name)
+        for method in methods:
+            setattr(found, method, getattr(found, method))
+        for each in (name, name.rpartition(".")[2]):
+            setattr(jvm, each, found)
 
 
 def _start_no_process_for_a_file(spark: SparkSession) -> None:
