@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,25 +21,19 @@ from eventstore.parquet.errors import SignedByAnother
 from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
 from projections.analysis.opening import NotOfThisExport
-from projections.rebuild.rebuild import rebuild
-from projections.spark.export import open_export
 from projections.tables import PROJECTIONS
 from projections.views import VIEWS
 from projections.views.span import NoSuchTime
 from tests.histories import IDENTITIES, History, random_script
 from tests.projections.exports import SIGNER, export_log
-from tests.projections.logs import fill
 from tests.tidy.modules import ROOT
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, filled: Path) -> Path:
     """An export, the tables of it, and rows that were exported since."""
-    folder = tmp_path_factory.mktemp("opening")
+    folder = shutil.copytree(filled, tmp_path_factory.mktemp("opening"), dirs_exist_ok=True)
     with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
-        fill(log)
-        export_log(log, folder / "export", rows_max=300)
-        rebuild(spark, open_export(str(folder / "export")), str(folder / "tables"))
         History(log, start_ms=1_700_000_000_000, after=log.position()).play(random_script(3, 40))
         export_log(log, folder / "export")
     return folder
