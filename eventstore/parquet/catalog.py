@@ -24,6 +24,7 @@ from eventstore.parquet.files import (
     INDEX,
     MANIFESTS,
     SUMMARIES,
+    TABLE_LOG,
     ExportPlace,
     FileMissing,
 )
@@ -288,14 +289,15 @@ class _Reading(NamedTuple):
         """Read an export whose table says what counts."""
         # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self.place, self.verify)
-        said, commit = read_version(self.place, newest_version(self.place), self.verify)
+        log = self.place.sizes(TABLE_LOG)
+        said, commit = read_version(self.place, newest_version(log), self.verify)
         self._check_owner(commit_path(said.version), said.signed_by)
         if mark is not None:
             self._check_owner(END, mark.signed_by)
             check_end(mark, said.version, commit)
         statements = self._statements(said, is_whole=is_whole)
         if is_listed:
-            check_checkpoint(self.place, said, mark)
+            check_checkpoint(self.place, log, said, mark)
             files = files_of(self.place, require_table(self.place, said.version))
             for damage in table_damage(files, statements):
                 raise damage

@@ -124,12 +124,13 @@ class ExportPlace:
         return content
 
     def sha256(self, path: str) -> str:
-        """The SHA-256 of a file of any size, hexadecimal. Raises as ``read``."""
+        """The SHA-256 of a file of any size, hexadecimal; empty if there is no such file."""
         found = hashlib.sha256()
-        with self.opened(path) as file:
+        with suppress(FileMissing), self.opened(path) as file:
             for start in range(0, file.size(), _PIECE_BYTES):
                 found.update(file.read_at(_PIECE_BYTES, start))
-        return found.hexdigest()
+            return found.hexdigest()
+        return ""
 
     def read_if_there(self, path: str, bytes_max: int | None = None) -> bytes | None:
         """Read a file as ``read``; None if there is no such file."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.files import EVENTS, STATEMENT_BYTES_MAX, TABLE_LOG, ExportPlace
 from eventstore.parquet.manifest import check_size
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.versions import (
@@ -42,6 +42,8 @@ STATISTICS: Final = (
 has names: these would stay in the table's log after they have left the rows."""
 _TEXT_MAX: Final = 256
 """The most characters of a bound; a column with a longer bound gets none in that file's entry."""
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+"""The file that says to the library which checkpoint is the newest."""
 _CHECKPOINT: Final = re.compile(r"/([0-9]{20})\.checkpoint\.parquet\Z")
 _OTHER_CHECKPOINT: Final = re.compile(r"/[0-9]{20}\.checkpoint\.[^/]*\.(json|parquet)\Z")
 """Of forms of checkpoints that the library reads, too."""
@@ -69,6 +71,14 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
         ExportUnavailable: the place cannot be read now.
     """
     _check_commits(place, version)
+    return open_checked_table(place, version)
+
+
+def open_checked_table(place: ExportPlace, version: int | None) -> DeltaTable | None:
+    """Open a table as ``open_table``, whose log this process has looked at, or has written, before.
+
+    The look reads the list of all commits that are kept: too much for each step of an exporter.
+    """
     try:
         with table_errors(place):
             return DeltaTable(
@@ -86,6 +96,9 @@ def _check_commits(place: ExportPlace, version: int | None) -> None:
     sizes = place.sizes(TABLE_LOG)
     for path in filter(_OTHER_CHECKPOINT.search, sizes):
         raise ExportDamaged(path, Damage.STRAY, "no exporter makes such a checkpoint")
+    hint = f"{TABLE_LOG}/{LAST_CHECKPOINT}"
+    if sizes.get(hint, 0) > STATEMENT_BYTES_MAX:  # the library reads it whole
+        raise ExportDamaged(hint, Damage.CHANGED, f"more than {STATEMENT_BYTES_MAX} bytes")
     _, reached = _newest_checkpoint(sizes, version)
     commits = sorted(path for path in sizes if version_of(path) > reached)
     for path, content in place.read_all(commits):
@@ -103,16 +116,19 @@ def _newest_checkpoint(sizes: Mapping[str, int], version: int | None) -> tuple[s
     return path, reached
 
 
-def check_checkpoint(place: ExportPlace, said: TableVersion, mark: EndMark | None) -> None:
+def check_checkpoint(
+    place: ExportPlace, sizes: Mapping[str, int], said: TableVersion, mark: EndMark | None
+) -> None:
     """Check that the library, opening the newest version, decodes only a checkpoint that is signed.
 
-    An exporter may have been killed before it signed one that was due.
+    ``sizes`` are of the files in the table's log, listed after the mark was read. An exporter may
+    have been killed before it signed one that was due.
 
     Raises:
         ExportDamaged: it is another file than the signed one, or nothing signed names it.
         ExportUnavailable: the place cannot be read now.
     """
-    path, reached = _newest_checkpoint(place.sizes(TABLE_LOG), said.version)
+    path, reached = _newest_checkpoint(sizes, said.version)
     named = {**(mark.checkpoint if mark else {}), **said.checkpoint}
     sha256 = named.get(path.removeprefix(f"{TABLE_LOG}/"))
     is_unmarked = mark is None or mark.version < said.version
@@ -274,8 +290,7 @@ def require_given(place: ExportPlace, folder: str, error: Exception) -> None:
     try:
         checkpoints = [path for path in place.sizes(folder) if ".checkpoint" in path]
         for path in sorted(checkpoints)[-1:]:
-            with suppress(FileMissing):
-                place.sha256(path)
+            place.sha256(path)
     except ExportUnavailable as unavailable:
         raise unavailable from error
     if isinstance(error, OSError):

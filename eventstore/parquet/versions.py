@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any, Final
 
@@ -105,14 +105,13 @@ def version_of(path: str) -> int:
     return int(found[1]) if found else -1
 
 
-def newest_version(place: ExportPlace) -> int:
-    """The version that the newest commit made.
+def newest_version(paths: Iterable[str]) -> int:
+    """The version that the newest commit made, of the files in the log of a table.
 
     Raises:
         ExportDamaged: there is no commit.
-        ExportUnavailable: the place cannot be read now.
     """
-    newest = max(map(version_of, place.sizes(TABLE_LOG)), default=-1)
+    newest = max(map(version_of, paths), default=-1)
     if newest < 0:
         raise ExportDamaged(TABLE_LOG, Damage.MISSING, "the export has a table")
     return newest

@@ -12,7 +12,7 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import TABLE_LOG, ExportPlace
-from eventstore.parquet.versions import CHECKPOINT_EVERY, SUMMARY_EVERY, version_of
+from eventstore.parquet.versions import CHECKPOINT_EVERY, SUMMARY_EVERY, commit_path, version_of
 from eventstore.parquet.write.exporter import Exporter, ExportTimes
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import TableWriter
@@ -60,6 +60,36 @@ def test_an_export_whose_steps_are_always_merged_is_opened_with_a_bounded_number
     assert most <= CHECKPOINT_EVERY
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert findings(place) == []
+
+
+class Listed(ExportPlace):
+    """A place that notes when the log of the table was listed, and which commits were read."""
+
+    def __init__(self, place: ExportPlace) -> None:
+        super().__init__(place.filesystem, place.root)
+        self.seen: list[str] = []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        if TABLE_LOG.startswith(folder):
+            self.seen.append(folder)
+        return super().sizes(folder)
+
+    def read(self, path: str, bytes_max: int | None = None) -> bytes:
+        if version_of(path) >= 0:
+            self.seen.append(path)
+        return super().read(path, bytes_max)
+
+
+def test_a_step_reads_of_the_tables_log_only_what_it_wrote_however_much_is_kept(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing, watched = Growing(sqlite_log), Listed(place)
+    with closing(exporter(sqlite_log, watched)) as export:
+        for _ in range(3):
+            growing.grow()
+            watched.seen.clear()
+            assert export.step()
+            assert watched.seen == [commit_path(version_in(export))]
 
 
 def test_an_old_export_without_a_checkpoint_gets_one_with_its_next_version_even_after_a_kill(

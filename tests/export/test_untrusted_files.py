@@ -8,6 +8,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -25,6 +26,7 @@ from eventstore.parquet.files import (
     END,
     HEAD,
     MANIFESTS,
+    STATEMENT_BYTES_MAX,
     TABLE_LOG,
     ExportPlace,
     open_place,
@@ -298,6 +300,35 @@ def test_a_checkpoint_that_was_changed_is_not_decoded_to_open_an_export(
         with pytest.raises(ExportDamaged, match="the signed one") as refused:
             catalog_of(sample.place, VERIFY)
     assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, path)
+
+
+def test_a_hint_at_the_newest_checkpoint_that_grew_is_not_shown_to_the_library(
+    sample: SampleExport,
+) -> None:
+    path = f"{TABLE_LOG}/_last_checkpoint"
+    with sample.tampered():
+        os.truncate(sample.place.full_path(path), STATEMENT_BYTES_MAX + 1)
+        with pytest.raises(ExportDamaged) as refused:
+            catalog_of(sample.place, VERIFY)
+    assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, path)
+
+
+class Losing(ExportPlace):
+    """A place that loses its checkpoints once the log of the table was listed."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        found = super().sizes(folder)
+        for path in filter(lambda path: path.endswith(".checkpoint.parquet"), found):
+            Path(self.full_path(path)).unlink()
+        return found
+
+
+def test_an_export_whose_checkpoint_is_removed_while_it_is_opened_is_refused(
+    sample: SampleExport,
+) -> None:
+    place = Losing(sample.place.filesystem, sample.place.root)
+    with sample.tampered(), pytest.raises(ExportDamaged, match="checkpoint"):
+        catalog_of(place, VERIFY)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])

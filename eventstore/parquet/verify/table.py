@@ -25,6 +25,7 @@ from eventstore.parquet.manifest import Verify, day_of, owner_damage
 from eventstore.parquet.table import (
     DATE,
     DELTA_SCHEMA,
+    LAST_CHECKPOINT,
     Described,
     TableFile,
     described_in,
@@ -44,7 +45,6 @@ from eventstore.parquet.versions import (
     version_of,
 )
 
-_LAST_CHECKPOINT: Final = "_last_checkpoint"
 _READER: Final = 1
 """The version of the format for readers: a later one can hide rows of a file."""
 
@@ -239,13 +239,13 @@ class TableCheck:
             name = path.removeprefix(f"{TABLE_LOG}/")
             if version_of(path) >= 0:
                 continue
-            is_new = name in (_LAST_CHECKPOINT, f"{self._newest:020d}.checkpoint.parquet")
+            is_new = name in (LAST_CHECKPOINT, f"{self._newest:020d}.checkpoint.parquet")
             if is_new and is_due and not is_marked and self._mark is not None:
                 continue  # an exporter may have been killed before it wrote the mark
             if name not in named:
                 why = "no commit names it: added, or left by an exporter that was stopped"
                 self._report(path, Damage.STRAY, why)
-            elif named[name] != self._digest(path):
+            elif named[name] != self._place.sha256(path):
                 self._report(path, Damage.CHANGED, "its SHA-256 is not that of the commit after it")
         newest = self._mark or self._versions.get(self._newest)
         for name in newest.checkpoint if newest else ():
@@ -282,9 +282,3 @@ class TableCheck:
             int(number) for number, _, kind in names
             if kind.startswith("checkpoint") and number.isdecimal()
         }  # fmt: skip
-
-    def _digest(self, path: str) -> str:
-        try:
-            return self._place.sha256(path)
-        except FileMissing:
-            return ""

@@ -40,6 +40,8 @@ from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
 from eventstore.parquet.table import (
     DATE,
     DELTA_SCHEMA,
+    LAST_CHECKPOINT,
+    open_checked_table,
     open_table,
     statistics_in,
     write_errors,
@@ -307,8 +309,11 @@ class TableWriter:
         }
 
     def _opened(self, version: int) -> DeltaTable:
-        """Open the table at a version; if there is a later one, the commit is refused."""
-        table = open_table(self._place, version)
+        """Open the table at a version; if there is a later one, the commit is refused.
+
+        Its log was looked at when the catalog was read, and what came since is this exporter's.
+        """
+        table = open_checked_table(self._place, version)
         if table is None:
             raise self.gone()
         return table
@@ -345,7 +350,7 @@ class TableWriter:
         self._place.check()
         with write_errors(self._place):
             table.create_checkpoint()
-        names = (f"{version:020d}.checkpoint.parquet", "_last_checkpoint")
+        names = (f"{version:020d}.checkpoint.parquet", LAST_CHECKPOINT)
         for name in names:
             self._place.sync(f"{TABLE_LOG}/{name}")
         return {name: self._place.sha256(f"{TABLE_LOG}/{name}") for name in names}
