@@ -456,17 +456,17 @@ async def _aside(ask: Callable[[], _T]) -> _T:
 
     A database that hangs is given up only after ``postgres.connect_s_max`` for each server.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_T] = loop.create_future()
+    answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
     def settle(said: _T) -> None:
         if not answer.done():
             answer.set_result(said)
 
     def call() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # for the main thread, also while Ray ends
         said = ask()
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, said)
+            answer.get_loop().call_soon_threadsafe(settle, said)
 
     threading.Thread(target=call, name="database-away", daemon=True).start()
     return await answer

@@ -414,7 +414,7 @@ def test_signals_to_stop_go_to_no_thread_but_the_main_one_while_others_set_their
     pipe.close()
     os.close(pipe._reading)
     blocked = int(re.findall(r"SigBlk:\s*(\w+)", status)[0], base=16)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         assert blocked & 1 << number - 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 
 from http_edge.server.serve import _aside
@@ -31,6 +32,11 @@ def test_the_end_of_a_mediator_waits_for_no_database_that_hangs() -> None:
     answers.set()
     thread.join(HANGS_S)
     assert not thread.is_alive()
+
+
+async def test_a_look_takes_no_signal_to_stop_from_the_main_thread() -> None:
+    blocked = await _aside(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    assert blocked >= {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 async def test_what_a_look_finds_is_returned() -> None:
