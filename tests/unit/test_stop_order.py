@@ -186,6 +186,7 @@ def test_a_closed_terminal_stops_the_mediator_unless_it_was_started_by_nohup(
     settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
     load_or_create(settings.keys_path)
     stops: list[str] = []
+    is_ignored: list[bool] = []
 
     def started(_: Path) -> Path:
         for number in (signal.SIGHUP, signal.SIGTERM):
@@ -198,6 +199,7 @@ def test_a_closed_terminal_stops_the_mediator_unless_it_was_started_by_nohup(
 
     def noted(mediator: Any, number: signal.Signals) -> None:
         stops.append(number.name)
+        is_ignored.append(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
         stop_on(mediator, number)
 
     monkeypatch.setattr(serve._Mediator, "_stop_on", noted)
@@ -206,3 +208,4 @@ def test_a_closed_terminal_stops_the_mediator_unless_it_was_started_by_nohup(
         signal.signal(signal.SIGHUP, signal.SIG_IGN if is_below_nohup else signal.SIG_DFL)
         assert serve._served(settings, {}, None, nothing, nothing, started_s=0) == Exit.OK
     assert stops == ["SIGTERM" if is_below_nohup else "SIGHUP"]
+    assert is_ignored == [is_below_nohup], "while it serves"
