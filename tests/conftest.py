@@ -13,8 +13,10 @@ from _pytest.nodeid import NodeId
 
 pytest_plugins = ("tests.postgres", "tests.spark")
 
-# A shell without job control starts what runs in the background deaf to it, with all its children.
+# A shell without job control starts what runs in the background deaf to it, with all its children;
+# so does nohup with the other.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _GARBAGE_OBJECTS = 20_000
 _MEMORY = "/dev/shm"
