@@ -38,7 +38,6 @@ _EVERYWHERE: Final = {
     # No message of ours says in which line an expression was made: to note that takes up to seven
     # calls of Java, where one makes the expression.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    "spark.sql.dataFrameQueryContext.enabled": "false",
 }
 _ON_THIS_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
