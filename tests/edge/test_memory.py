@@ -40,7 +40,7 @@ async def post(mediator: Mediator, question: InspectionQuestion | bytes, **heade
 async def ask(mediator: Mediator, question: InspectionQuestion) -> InspectionAnswer:
     answer = await post(mediator, question)
     assert answer.status == 200, answer.body
-    return msgspec.msgpack.decode(answer.body, type=InspectionAnswer)  # type: ignore[no-any-return]
+    return msgspec.msgpack.decode(answer.body, type=InspectionAnswer)
 
 
 async def states(mediator: Mediator, *targets: str) -> dict[str, DescribedState]:
