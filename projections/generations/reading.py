@@ -16,8 +16,6 @@ def read_files(
 ) -> DataFrame:
     """The rows in these files of a table."""
     schema = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
-    if not files:
-        return spark.createDataFrame([], schema)
     root = f"{spark_path(place.target)}/{table.name}"
     rows = read_parquet(spark, schema, [f"{root}/{file.path}" for file in files])
     return rows.select(*[column.name for column in table.columns])

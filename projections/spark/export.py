@@ -141,8 +141,6 @@ def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
     One scan reads the files of all databases: a scan for each would make every plan larger.
     """
-    if not paths:
-        return spark.createDataFrame([], SCHEMA).withColumn(DATABASE, F.lit(0))
     number = F.regexp_extract("_metadata.file_path", _IN_DATABASE, 1).cast("int")
     return read_parquet(spark, SCHEMA, paths).withColumn(DATABASE, number)
 
@@ -172,7 +170,10 @@ def open_export(
 
 
 def read_parquet(spark: SparkSession, schema: StructType | str, paths: Sequence[str]) -> DataFrame:
-    """Read files or folders by their paths, in which no character stands for others."""
+    """Read files or folders by their paths, in which no character stands for others.
+
+    Without a path there are no rows. ``createDataFrame`` would start a Python for these.
+    """
     return spark.read.schema(schema).parquet(*[_PATTERN.sub(r"\\\g<0>", path) for path in paths])
 
 
