@@ -8,24 +8,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
 import projections
-from eventstore.stores.open_log import open_log
 from projections.generations.generation import Generation
-from projections.rebuild.rebuild import rebuild
-from projections.spark.export import open_export
+from projections.generations.place import TablesPlace
 from projections.spark.java import chosen_java
 from projections.tables import PROJECTIONS
-from tests.projections.exports import export_log
-from tests.projections.logs import fill
 from tests.tidy.modules import ROOT
 
 HOME: Final = Path(pyspark.__file__).parent
@@ -89,11 +84,7 @@ def daemon(name: str, said: re.Pattern[str], *arguments: str) -> Iterator[re.Mat
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cluster")
-    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
-        fill(log)
-        export_log(log, folder / "export", rows_max=300)
-    return folder
+    return tmp_path_factory.mktemp("cluster")
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +115,9 @@ def submit(master: str, *arguments: str) -> str:
     return ran.stdout
 
 
-def rows_in(folder: Path, tables: str) -> dict[str, list[str]]:
+def rows_in(export: Path, tables: Path) -> dict[str, list[str]]:
     """The rows of all tables; how Spark shares them out among files is not the same everywhere."""
-    with projections.open(str(folder / "export"), tables=str(folder / tables)) as log:
+    with projections.open(str(export), tables=str(tables)) as log:
         names = [projection.name for projection in PROJECTIONS]
         return {name: sorted(map(repr, log.arrow(name).to_pylist())) for name in names}
 
@@ -134,13 +125,14 @@ def rows_in(folder: Path, tables: str) -> dict[str, list[str]]:
 @pytest.mark.spark
 @pytest.mark.timeout(2 * END_S)
 def test_two_workers_rebuild_the_tables_that_one_process_does(
-    cluster: str, folder: Path, spark: SparkSession
+    cluster: str, folder: Path, filled: Path
 ) -> None:
-    places = ("--from", str(folder / "export"), "--to", str(folder / "by-cluster"))
-    said = submit(cluster, "rebuild", *places, "--json")
+    export, target = filled / "export", folder / "by-cluster"
+    said = submit(cluster, "rebuild", "--from", str(export), "--to", str(target), "--json")
     made = msgspec.json.decode(said[said.index('{"format"') :], type=Generation)
-    here = rebuild(spark, open_export(str(folder / "export")), str(folder / "here"))
+    here = TablesPlace(str(filled / "tables")).opened()
+    assert here is not None
     assert {t.name: t.rows for t in made.tables} == {t.name: t.rows for t in here.tables}
-    assert rows_in(folder, "by-cluster") == rows_in(folder, "here")
+    assert rows_in(export, target) == rows_in(export, filled / "tables")
     for number in range(WORKERS):
         assert list((folder / f"worker-{number}").glob("app-*/*")), "it had no part in it"
