@@ -85,6 +85,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     """Lock the directory: two mediators on it would fence each other off all the time.
 
     Yields whether the last mediator here ended without cleaning up: killed, or with the machine.
+    For one that ended before ``mark_begun`` there is nothing to clean up.
 
     Raises:
         Stop: another mediator, or a restore, works there, or the directory cannot be locked.
@@ -95,15 +96,25 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
         _take(fcntl.LOCK_EX, lock, data_dir, option)
         lock.seek(0)
         was_killed = bool(lock.read())
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
         try:
             yield was_killed
         finally:
             # The disk may be read-only by now. Then the next start takes this end for a kill.
             with contextlib.suppress(OSError):
                 lock.truncate(0)
+
+
+def mark_begun(data_dir: Path) -> None:
+    """Let an end of this process, which has locked the directory, count as a kill from now on.
+
+    Only its own end, in order, takes the mark away. A signal to stop, too, ends a process that does
+    not handle it yet: until then there must be no mark.
+
+    Raises:
+        Stop: the disk is full, or the directory cannot be written.
+    """
+    with named_disk_faults(data_dir):
+        (data_dir / LOCK).write_text(str(os.getpid()))
 
 
 def opened_lock(path: Path) -> IO[str]:

@@ -36,7 +36,7 @@ from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.child_process import work_beside
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
-from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults, note
+from http_edge.server.data_dir import locked, make_data_dir, mark_begun, named_disk_faults, note
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_leases, host_options, placement_of
 from http_edge.server.log_check import check_log, note_start, only_mediator, why_unserved
@@ -107,6 +107,7 @@ def _served(
     """Start Ray, hosts and edges, and serve until a signal to stop; return the exit code."""
     code: int = Exit.INTERNAL
     noted = _noted_stops()
+    mark_begun(settings.data_dir)
     keys = load(settings.keys_path).public_halves
     token = operators_token(settings.operators_token_path)
     folder = _start_ray(settings.data_dir)
@@ -444,8 +445,7 @@ class _Mediator:
                 await asyncio.gather(*steps)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_HOSTS_S_MAX):
-                hosts = self._hosts.values()
-                await asyncio.gather(*[_stopped(host.stop.remote()) for host in hosts])
+                await asyncio.gather(*[_stopped(one.stop.remote()) for one in self._hosts.values()])
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)

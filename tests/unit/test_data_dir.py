@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir
+from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir, mark_begun, was_left
 from http_edge.server.exits import Exit, Stop
 
 
@@ -93,7 +93,9 @@ def test_a_lock_that_cannot_be_emptied_fails_no_clean_end(tmp_path: Path) -> Non
     for _ in range(2):
         with locked(tmp_path) as was_killed:
             assert not was_killed, "after a clean end"
+            mark_begun(tmp_path)
     with locked(tmp_path):
+        mark_begun(tmp_path)
         (lock,) = (
             int(link.name)
             for link in Path("/proc/self/fd").iterdir()
@@ -103,6 +105,21 @@ def test_a_lock_that_cannot_be_emptied_fails_no_clean_end(tmp_path: Path) -> Non
             os.dup2(never_empty.fileno(), lock)
     with locked(tmp_path) as was_killed:
         assert was_killed
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_only_an_end_after_the_work_has_begun_counts_as_a_kill(
+    tmp_path: Path, has_begun: bool
+) -> None:
+    with locked(tmp_path):
+        if has_begun:
+            mark_begun(tmp_path)
+        as_a_signal_leaves_it = (tmp_path / LOCK).read_bytes()
+    assert not was_left(tmp_path), "after an end in order"
+    (tmp_path / LOCK).write_bytes(as_a_signal_leaves_it)
+    assert was_left(tmp_path) == has_begun
+    with locked(tmp_path) as was_killed:
+        assert was_killed == has_begun
 
 
 @pytest.mark.parametrize("left", [None, 0o644])

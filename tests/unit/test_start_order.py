@@ -21,6 +21,7 @@ from eventstore.log.host_leases import LEASE_S_MAX, HostLease
 from eventstore.stores.open_log import open_host_leases
 from http_edge.crypto.mediator_keys import load_or_create, operators_token
 from http_edge.server import serve
+from http_edge.server.data_dir import LOCK, locked
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Limits, Settings
 from tests.full_disk import files_up_to
@@ -82,6 +83,35 @@ def test_a_disk_that_takes_no_more_when_the_url_is_noted_is_named_and_keeps_the_
     with handlers_of_signals_kept(), files_up_to(8), refused:
         serve._served(settings, {}, None, nothing, nothing, started_s=0)
     assert settings.served_url_path.read_text() == "https://last.example"
+
+
+def test_no_signal_ends_a_start_as_if_it_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path).bound_to(8080, 9090)
+    load_or_create(settings.keys_path)
+    operators_token(settings.operators_token_path)
+    nothing: Any = object()
+    handle, marked_before = signal.signal, list[bool]()
+
+    def is_marked() -> bool:
+        return bool((tmp_path / LOCK).read_bytes())
+
+    def handled(number: signal.Signals, handler: Any) -> Any:
+        marked_before.append(is_marked())
+        return handle(number, handler)
+
+    def start_ray(_: Path) -> Path:
+        assert is_marked()
+        raise Stop(Exit.UNREACHABLE, "Ray does not start in this test")
+
+    monkeypatch.setattr(serve, "_start_ray", start_ray)
+    with handlers_of_signals_kept(), locked(tmp_path):
+        monkeypatch.setattr(signal, "signal", handled)
+        with pytest.raises(Stop, match="in this test"):
+            serve._served(settings, {}, None, nothing, nothing, started_s=0)
+        monkeypatch.undo()
+    assert set(marked_before) == {False}
 
 
 async def test_a_disk_that_takes_no_more_when_the_operators_address_is_noted_is_named(
