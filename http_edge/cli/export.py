@@ -275,12 +275,14 @@ def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> N
 
 def _run_all(works: Sequence[Callable[[threading.Event], None]]) -> None:
     """Run all until an interrupt; an exception of one ends the others and is raised."""
-    stopping, failed = threading.Event(), list[Exception]()
+    stopping, failed = threading.Event(), list[BaseException]()
 
     def run(work: Callable[[threading.Event], None]) -> None:
         try:
             work(stopping)
-        except Exception as error:  # noqa: BLE001 - raised below
+        except KeyboardInterrupt:
+            stopping.set()
+        except BaseException as error:  # noqa: BLE001 - raised below, also a panic of Rust
             failed.append(error)
             stopping.set()
 

@@ -61,6 +61,10 @@ _ENDINGS_OF_LOG: Final[Endings] = {
     errors.UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _CHECK_THE_LOG),
     errors.CorruptRow: (Exit.UNSAFE, "CorruptRow: {}", _CHECK_THE_LOG),
 }  # fmt: skip
+_WRONG_NAME: Final = frozenset({
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
+})  # fmt: skip
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
 
@@ -98,7 +102,7 @@ def poste() -> None:
     """Poste holds encrypted messages until their owner acknowledges them."""
 
 
-def explained(error: Exception) -> Stop | None:
+def explained(error: BaseException) -> Stop | None:
     """The explanation of an expected failure for the user; None for a fault of the program."""
     from http_edge.crypto.private_files import KeyFileRefused  # noqa: PLC0415
     from http_edge.settings.sources import SettingRefused  # noqa: PLC0415
@@ -112,16 +116,16 @@ def explained(error: Exception) -> Stop | None:
             return stop_after(error, _ENDINGS_OF_LOG)
         case BrokenPipeError():
             return None  # the reader of the output has ended; click and rich handle that
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT, filename=path):  # stdout has no name
+            reason = f"{path or 'the output'} cannot be written: {error.strerror}"
+            return Stop(Exit.UNWRITTEN, reason, "Check what it changed before you repeat it.")
         case PermissionError(filename=str(path)):
             remedy = "Run it as the owner of the file, or name a place that this user can access."
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
-        case OSError(filename=str(path)):
-            return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # of stdout, which has no name
-            reason = f"the output cannot be written: {error.strerror}"
-            return Stop(Exit.UNWRITTEN, reason, "Check what it changed before you repeat it.")
-        case OSError():
-            return Stop(Exit.USAGE, str(error))
+        case OSError(filename=path):
+            # Only a name that is wrong says that nothing was done: a disk can fail at any time.
+            code = Exit.USAGE if error.errno in _WRONG_NAME else Exit.UNREACHABLE
+            return Stop(code, f"{path} cannot be used: {error.strerror}" if path else str(error))
         case _:
             return None
 
@@ -138,7 +142,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except SystemExit:
         # Click and rich exit so, without a message, if the reader of the output has ended.
         code = _NOT_READ
-    except Exception as error:  # noqa: BLE001 - the last resort: name it as our fault
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the last resort, also for a panic of Rust
         code = _shown(error)
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
@@ -165,7 +171,7 @@ def _result(args: Sequence[str] | None) -> object:
         return poste.main([*group, "--help"], prog_name="poste", standalone_mode=False)
 
 
-def _shown(error: Exception) -> int:
+def _shown(error: BaseException) -> int:
     """Print the explanation of a failure; return its exit code, also if printing fails."""
     stop = error if isinstance(error, click.ClickException) else explained(error)
     with suppress(OSError):

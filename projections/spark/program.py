@@ -142,6 +142,12 @@ source_option: Final = click.option(
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 
+_WRONG_NAME: Final = frozenset({
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
+})  # fmt: skip
+
+
 class Program(click.Group):
     """Commands that always end with an exit code of ``projections.errors`` or the shell's."""
 
@@ -161,10 +167,10 @@ class Program(click.Group):
             code = _NOT_READ  # click exits like this if the reader of the output has ended
         except OSError as error:
             click.echo(f"{self.name}: {error}", err=True)
-            # An error of the output names no file.
-            is_full = error.filename is None and error.errno in {errno.ENOSPC, errno.EDQUOT}
-            code = UNWRITTEN if is_full else USAGE
-        except Exception:  # noqa: BLE001 - the last resort: name it as our fault
+            code = _code_of(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - the last resort, also for a panic of Rust
             traceback.print_exc()
             click.echo("a fault of poste itself; please report the lines above", err=True)
             code = INTERNAL
@@ -176,6 +182,13 @@ class Program(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def _code_of(error: OSError) -> int:
+    """The exit code after this error: a disk can fail at any time, a wrong name before all."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return UNWRITTEN
+    return USAGE if error.errno in _WRONG_NAME else UNREACHABLE
 
 
 @contextmanager

@@ -269,8 +269,11 @@ def test_watch_goes_on_and_ends_though_nothing_reads_its_lines_about_a_fault(
     os.close(reading)
 
 
+@pytest.mark.parametrize("failure", [BrokenPipeError, BaseException])
 @pytest.mark.parametrize("number", [0, 1])
-def test_watch_of_several_databases_ends_when_the_work_of_one_fails(number: int) -> None:
+def test_watch_of_several_databases_ends_when_the_work_of_one_fails(
+    number: int, failure: type[BaseException]
+) -> None:
     """Its databases would not be exported any more, and no service manager would know."""
     ended = list[bool]()
 
@@ -278,11 +281,11 @@ def test_watch_of_several_databases_ends_when_the_work_of_one_fails(number: int)
         ended.append(stopping.wait(30))
 
     def fails(_stopping: threading.Event) -> None:
-        raise BrokenPipeError
+        raise failure
 
     works: list[Callable[[threading.Event], None]] = [waits, waits]
     works.insert(number, fails)
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(failure):
         _run_all(works)
     assert ended == [True, True]
 

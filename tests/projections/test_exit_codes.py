@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -53,11 +55,14 @@ def test_a_place_without_an_export_is_unreachable_to_rebuilds_reports_and_audits
         assert f"{nowhere}: there is no such folder" in done.stderr
 
 
+@pytest.mark.parametrize("failure", [RuntimeError, BaseException], ids=["a fault", "a panic"])
 def test_a_fault_of_the_program_is_none_of_the_findings(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failure: type[BaseException],
 ) -> None:
     def broken(*_args: object, **_options: object) -> None:
-        raise RuntimeError("broken")
+        raise failure("broken")
 
     monkeypatch.setattr("projections.rebuild.program.open_export", broken)
     for arguments, code in (
@@ -69,6 +74,28 @@ def test_a_fault_of_the_program_is_none_of_the_findings(
             projections(arguments, prog_name="poste")
         assert ended.value.code == code
     assert "a fault of poste itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [None, "page/report.html"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOENT, Exit.USAGE),
+        (errno.EIO, Exit.UNREACHABLE),
+        (errno.EMFILE, Exit.UNREACHABLE),
+        (errno.ENOSPC, Exit.UNWRITTEN),
+    ],
+)
+def test_what_can_fail_at_any_time_does_not_say_that_nothing_was_done(
+    monkeypatch: pytest.MonkeyPatch, number: int, code: Exit, name: str | None
+) -> None:
+    def fails(*_args: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number), name)
+
+    monkeypatch.setattr("projections.rebuild.program.open_export", fails)
+    with pytest.raises(SystemExit) as ended:
+        projections(["rebuild", "--from", "x", "--to", "y"], prog_name="poste")
+    assert ended.value.code == code
 
 
 def test_an_interrupted_program_ends_as_shells_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

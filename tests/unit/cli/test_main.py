@@ -1,5 +1,6 @@
 """The frame of the command line: help without weight, and an end that says why."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -132,13 +133,35 @@ def test_an_unknown_command_is_a_mistake_of_usage(run: Run) -> None:
         (CorruptRow("topic", "why"), Exit.UNSAFE),
         (LogUnavailable("no such file"), Exit.UNREACHABLE),
         (PermissionError(13, "Permission denied"), Exit.USAGE),
+        (FileNotFoundError(2, "No such file or directory", "keys"), Exit.USAGE),
     ],
 )
 def test_what_a_user_can_mend_ends_in_a_sentence(error: Exception, code: Exit) -> None:
     stop = explained(error)
     assert stop is not None
     assert stop.exit_code == code
-    assert str(error) in stop.message
+    assert (error.strerror or "" if isinstance(error, OSError) else str(error)) in stop.message
+
+
+@pytest.mark.parametrize("name", [None, "/data/log-head.txt"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EIO, Exit.UNREACHABLE),
+        (errno.EMFILE, Exit.UNREACHABLE),
+        (errno.ECONNREFUSED, Exit.UNREACHABLE),
+        (errno.ENOSPC, Exit.UNWRITTEN),
+        (errno.EDQUOT, Exit.UNWRITTEN),
+    ],
+)
+def test_what_can_fail_at_any_time_does_not_say_that_nothing_was_done(
+    number: int, code: Exit, name: str | None
+) -> None:
+    stop = explained(OSError(number, os.strerror(number), name))
+    assert stop is not None
+    assert stop.exit_code == code
+    assert os.strerror(number) in stop.message
+    assert (name or "") in stop.message
 
 
 _EXPORT = ("--from", "export")
@@ -329,6 +352,19 @@ def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.Mo
     assert ran.code == Exit.INTERNAL
     assert "TypeError" in ran.err
     assert ran.err.endswith("please report the lines above\n")
+
+
+def test_a_panic_of_a_library_in_rust_is_no_finding_but_a_fault_of_the_program(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(_: object) -> None:
+        raise BaseException("failed to create UnixStream")  # noqa: TRY002 - as PyO3 does
+
+    monkeypatch.setattr("http_edge.cli.config.shown", panics)
+    ran = run("config", "show")
+    assert ran.code == Exit.INTERNAL
+    assert "failed to create UnixStream" in ran.err
+    assert "a fault of poste itself" in ran.err
 
 
 def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
