@@ -268,7 +268,9 @@ class Limits(Section):
     shard for as long again, also if an operator released it. Hosts count commands over 3 s."""
     drain_s_max: float = Field(default=8, ge=0, le=600)
     """Time to finish commands after SIGTERM. Less than the 10 s that Docker waits. A node of a
-    cluster first hands over its shards, in half of this time at most."""
+    cluster first hands over its shards, in half of this time at most. The unit, the compose file
+    and the chart kill it 60 s after SIGTERM: with more than 40 raise TimeoutStopSec,
+    stop_grace_period or terminationGracePeriodSeconds as well."""
     active_identities_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Identities that one host keeps in memory; it drops the one that has been idle longest."""
     active_bytes_max: int = Field(default=256 * MIB, ge=MIB, le=COUNT_MAX)

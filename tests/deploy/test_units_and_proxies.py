@@ -19,6 +19,7 @@ import crossplane
 import pytest
 from crossplane.analyzer import DIRECTIVES
 
+from http_edge.settings.reference import every_setting
 from http_edge.settings.settings import Settings
 from tests.deploy.manifests import DEPLOY, tool
 from tests.edge.bare_edge import edge_with
@@ -153,6 +154,21 @@ def test_a_unit_waits_longer_than_a_mediator_takes_to_end() -> None:
         if "poste serve" in unit.read_text("utf-8"):
             (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", unit.read_text("utf-8"))
             assert int(seconds) >= DEFAULTS.limits.drain_s_max + 10, unit.name
+
+
+def test_a_longer_drain_names_what_would_kill_the_mediator_before_its_end() -> None:
+    """Beside the drain a pod first waits 5 s, and hosts and Ray end after it."""
+    reason = every_setting()["limits.drain_s_max"].reason
+    ((killed_s, up_to_s),) = re.findall(r"kill it (\d+) s after .* with more than (\d+) ", reason)
+    for named, path, times in (
+        ("TimeoutStopSec", "systemd/poste.service", 1),
+        ("stop_grace_period", "compose/compose.yaml", 2),
+        ("terminationGracePeriodSeconds", "helm/poste/values.yaml", 1),
+    ):
+        found = re.findall(rf"(?m)^ *{named}[=:] ?(\d+)s?$", (DEPLOY / path).read_text("utf-8"))
+        assert found == [killed_s] * times, path
+        assert named in reason
+    assert int(up_to_s) + 5 + 10 <= int(killed_s)
 
 
 @pytest.mark.parametrize("file", CADDY.values(), ids=CADDY)
