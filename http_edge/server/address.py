@@ -36,13 +36,15 @@ def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[in
         try:
             reserved = _reserve(_family(host), host, port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+            is_taken = error.errno == errno.EADDRINUSE
+            if is_taken and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)
                 continue
+            stop = "Stop the process that listens there, or name" if is_taken else "Name"
             raise Stop(
                 Exit.USAGE,
                 f"The address {address} cannot be used: {error.strerror}.",
-                f"Stop the process that listens there, or name another address with {option}.",
+                f"{stop} another address with {option}.",
             ) from error
         with reserved:
             yield reserved.getsockname()[1]

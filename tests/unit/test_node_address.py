@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from http_edge.server.address import address_towards
+from http_edge.server.address import address_towards, reserved_address
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.serve import _on_node
 from http_edge.settings.settings import Settings
@@ -62,3 +62,17 @@ def test_an_address_of_another_machine_is_refused_in_either_family(address: str)
 def test_an_address_has_no_brackets() -> None:
     with pytest.raises(ValidationError):
         Settings(log="postgresql://poste@127.0.0.1/poste", node_address="[::1]")
+
+
+def test_only_where_a_process_listens_at_an_address_is_one_to_be_stopped() -> None:
+    with reserved_address("127.0.0.1:0", "--listen", patient=False) as port:
+        taken = f"127.0.0.1:{port}"
+        for address, is_taken in ((taken, True), ("192.0.2.1:0", False), ("db.invalid:0", False)):
+            with (
+                pytest.raises(Stop) as stopped,
+                reserved_address(address, "--listen", patient=False),
+            ):
+                pass
+            assert stopped.value.exit_code == Exit.USAGE
+            assert ("Stop the process" in stopped.value.remedy) == is_taken, address
+            assert "ame another address with --listen." in stopped.value.remedy
