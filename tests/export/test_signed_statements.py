@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+import rfc8785
 from msgspec.inspect import StructType, type_info
 
 import eventstore
@@ -22,11 +23,20 @@ from eventstore.log.erasure_receipt import (
 from eventstore.log.errors import SeamRefused
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import Seam, read_seam
-from eventstore.parquet.manifest import ExportHead, Manifest, SignedStatement
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.manifest import (
+    ExportHead,
+    Manifest,
+    SealedHead,
+    SignedStatement,
+    parse_statement,
+    signature_damage,
+    signed,
+)
 from eventstore.parquet.verify.mark import VerifiedMark
 from eventstore.parquet.versions import EndMark, TableVersion
 from tests.deploy.manifests import DEPLOY
-from tests.export.samples import KEY, SIGNER
+from tests.export.samples import KEY, SIGNER, VERIFY
 from tests.tidy.modules import ROOT
 from tests.unit.wire.test_contract_profile import is_invalid, register_with
 
@@ -98,6 +108,33 @@ def test_a_receipt_and_a_seam_with_another_member_are_refused() -> None:
             verified_receipt(said + b"\n" + signature, PublicKey(KEY))
         with pytest.raises(SeamRefused):
             read_seam(seam.decode())
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", 'a "quoted\\ one"', "é", "\x00\n\x1f", "\x7f\u2028", "\ufb00\U00010000"]
+)
+@pytest.mark.parametrize("number", [0, -1, 10**15, -(10**15), 2**53 - 1, 1 - 2**53])
+def test_a_statement_is_stored_as_canonical_json_whatever_it_says(text: str, number: int) -> None:
+    keys = (*text, "a", "B", "a-", "aa", "signature")
+    head = SealedHead(number, f"{text}:{number}")
+    manifest = Manifest(
+        format=number, schema=1, first=1, last=number, rows=1, files=[], replaces=[text],
+        heads=dict.fromkeys(keys, head), stands_for=text, previous="", signed_by="",
+    )  # fmt: skip
+    complete, stored = signed(manifest, SIGNER.sign)
+    members = msgspec.to_builtins(manifest)
+    assert VERIFY(rfc8785.dumps(members), bytes.fromhex(complete.signature))
+    assert stored == rfc8785.dumps(members | {"signature": complete.signature})
+    assert list(signature_damage("", complete, stored, VERIFY)) == []
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 2**63, 2**64, 10**30, -(10**30)])
+def test_a_number_that_canonical_json_cannot_say_is_no_statement(number: int) -> None:
+    head = ExportHead(format=1, schema=1, mediator_did="", shards=123, public_key="")
+    _, stored = signed(head, lambda _: b"\x01")
+    with pytest.raises(ExportDamaged) as said:
+        parse_statement("export.json", stored.replace(b"123", b"%d" % number), ExportHead)
+    assert said.value.damage is Damage.BROKEN_MANIFEST
 
 
 @pytest.mark.parametrize("kind", PUBLISHED.values(), ids=PUBLISHED.keys())
