@@ -20,6 +20,7 @@ from tests.export.samples import (
     SIGNER,
     Growing,
     catalog_of,
+    export_all,
     exported_log,
     exporter,
     findings,
@@ -142,3 +143,20 @@ def test_commits_of_versions_that_are_kept_no_longer_leave_with_the_next_checkpo
     assert versions == [4, 5, 6, 7, 8]
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert findings(place) == []
+
+
+def test_an_exporter_that_starts_reads_the_history_of_the_table_once(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    opened: list[int | None] = []
+
+    def counted(uri: str, *, version: int | None, storage_options: dict[str, str]) -> DeltaTable:
+        opened.append(version)
+        return DeltaTable(uri, version=version, storage_options=storage_options)
+
+    monkeypatch.setattr("eventstore.parquet.table.DeltaTable", counted)
+    with closing(exporter(sqlite_log, place)) as export:
+        assert export.catalog.last == sqlite_log.position()
+    assert len(opened) == 1

@@ -154,7 +154,8 @@ class Exporter:
         """Since when files that do not count stay for readers, and for how long, in milliseconds;
         None if there are none."""
         self._is_certain = False
-        self._recover(times.replaced_kept_s)
+        is_read = head.format != FORMAT  # as it is still
+        self._recover(times.replaced_kept_s, self._catalog if is_read else None)
 
     def close(self) -> None:
         """Stop reading; call this before closing the log."""
@@ -386,11 +387,11 @@ class Exporter:
         # A time in the future was written by a clock that was ahead.
         return until_ms if until_ms > said_ms or said_ms > began_ms else None
 
-    def _recover(self, replaced_kept_s: float) -> None:
+    def _recover(self, replaced_kept_s: float, catalog: Catalog | None = None) -> None:
         """Read the export again after a failure: a failed commit may have succeeded."""
         if self._is_certain:
             return
-        catalog = catalog_of(self._place, self._verify, self._catalog.statements)
+        catalog = catalog or catalog_of(self._place, self._verify, self._catalog.statements)
         if catalog.head is None:
             raise self._table.gone()
         if not catalog.is_marked:
