@@ -43,6 +43,8 @@ table, which has about a kilobyte for each data file that it names."""
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
+_FEW: Final = 64
+"""Files of this machine whose reading one by one takes less time than to start threads for it."""
 _OF_OWNER: Final = 0o700
 _OF_UMASK: Final = 0o777
 _S3_OPTIONS: Final = {
@@ -149,6 +151,10 @@ class ExportPlace:
     def read_all(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield paths and contents of files, without missing ones; few are in memory at a time."""
         names = list(paths)
+        if len(names) <= (_FEW if self.is_local else 1):
+            read = ((path, self.read_if_there(path)) for path in names)
+            yield from ((path, content) for path, content in read if content is not None)
+            return
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             for start in range(0, len(names), _AT_ONCE):
                 few = names[start : start + _AT_ONCE]
