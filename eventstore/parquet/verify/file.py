@@ -52,12 +52,11 @@ def read_file(place: ExportPlace, file: DataFile, described: Described | None = 
     if damage is not None:
         return ReadFile(None, [damage], is_whole=False)
     try:
-        table = _table(content)
+        footer, table = _contents(content)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         why = f"not a file of this schema: {str(error).splitlines()[0]}"
         return ReadFile(None, [file_finding(file.path, Damage.CHANGED, why)], is_whole=True)
     findings = [*_disorder(file, table), *_contradictions(file, table)]
-    footer = pq.read_metadata(pa.BufferReader(content))
     findings += misleading(file, footer, table)
     if described is not None and not _fits(described, file, footer):
         why = "the table has another day or other bounds for it, by which programs pass it over"
@@ -77,13 +76,15 @@ def _byte_damage(file: DataFile, content: bytes) -> ExportFinding | None:
     )
 
 
-def _table(content: bytes) -> pa.Table:
-    table = with_added(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False))
+def _contents(content: bytes) -> tuple[Any, pa.Table]:
+    """The footer (``pyarrow.parquet.FileMetaData``) and the rows of a file of this schema."""
+    opened = pq.ParquetFile(pa.BufferReader(content))
+    table = with_added(opened.read(use_threads=False))
     if not table.schema.equals(SCHEMA) or table.schema.metadata != SCHEMA.metadata:
         raise ValueError("other columns")
     # Finds text that is not UTF-8, and lists that end before they begin.
     table.validate(full=True)
-    return table
+    return opened.metadata, table
 
 
 def _disorder(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
@@ -153,11 +154,12 @@ def _leads_to(chunk: Any, rows: pa.Table) -> bool:
     values = rows[chunk.path_in_schema]
     if said.has_null_count and said.null_count != values.null_count:
         return False
+    if values.null_count == len(values):
+        return True  # most columns have no value in most files
     if pa.types.is_string(values.type) or pa.types.is_timestamp(values.type):
         values = values.cast(pa.binary() if pa.types.is_string(values.type) else pa.int64())
     found = pc.min_max(values).as_py()
-    is_bounded = said.has_min_max and found["min"] is not None
-    return not is_bounded or (said.min_raw <= found["min"] and found["max"] <= said.max_raw)
+    return not said.has_min_max or (said.min_raw <= found["min"] and found["max"] <= said.max_raw)
 
 
 def _fits(described: Described, file: DataFile, footer: Any) -> bool:

@@ -68,7 +68,7 @@ class NumberedRows:
         self.findings: list[ExportFinding] = []
         self.is_complete = self.is_whole = True
         self.entries: list[pa.UInt64Array] = []
-        self.named: pa.Table = _with_places(SCHEMA.empty_table(), 0).select(_OF_NAMED)
+        self.named: pa.Table = _NONE_NAMED
         self._place = place
         self._part = part
         self._rows = 0
@@ -140,6 +140,9 @@ def _with_places(table: pa.Table, file: int) -> pa.Table:
     for name, values in zip(_OF_PLACE, places, strict=True):
         table = table.append_column(name, pa.array(values, pa.int32()))
     return table
+
+
+_NONE_NAMED: Final = _with_places(SCHEMA.empty_table(), 0).select(_OF_NAMED)
 
 
 class Streams(NamedTuple):
