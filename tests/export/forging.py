@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -53,26 +55,10 @@ class SampleExport:
     """
 
     def __init__(self, folder: Path) -> None:
+        shutil.copytree(_prepared().name, folder, dirs_exist_ok=True)
         self.place: ExportPlace = open_place(str(folder / "export"))
         self.log_url = f"sqlite:{folder / 'log.db'}"
         self._folder = folder / "export"
-        with closing(open_log(self.log_url)) as log, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 4)
-            history = History(log)
-            exporter = exporter_of_sample(log, self.place, rows_max=40)
-            with closing(exporter):
-                for part in ("plain", "compacted", "over midnight", "after"):
-                    if part == "over midnight":
-                        history.now_ms = max(history.now_ms, BEFORE_MIDNIGHT_MS)
-                    history.play(random_script(len(part), 60))
-                    while exporter.step():
-                        pass
-                    if part == "compacted":
-                        _compact(log, self.place, rows_max=120)
-                        exporter.sweep()
-                    elif part == "over midnight":
-                        _compact(log, self.place, rows_max=200)
-                        exporter.sweep(replaced_kept_s=3_600)
         catalog = catalog_of(self.place, VERIFY, is_whole=True)
         self.statements = catalog.statements
         self.manifests = [statement.manifest for statement in catalog.statements]
@@ -175,6 +161,37 @@ class SampleExport:
         found = [finding for finding in findings if isinstance(finding, ExportFinding)]
         assert summary.findings >= len(found) == len(findings)
         return found, summary
+
+
+@cache
+def _prepared() -> TemporaryDirectory[str]:
+    """A folder with the log and the export that all samples are copies of."""
+    folder = TemporaryDirectory(prefix="sample-export-")
+    place = open_place(f"{folder.name}/export")
+    with (
+        closing(open_log(f"sqlite:{folder.name}/log.db")) as log,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 4)
+        _grow(log, place)
+    return folder
+
+
+def _grow(log: EventLog, place: ExportPlace) -> None:
+    history = History(log)
+    with closing(exporter_of_sample(log, place, rows_max=40)) as exporter:
+        for part in ("plain", "compacted", "over midnight", "after"):
+            if part == "over midnight":
+                history.now_ms = max(history.now_ms, BEFORE_MIDNIGHT_MS)
+            history.play(random_script(len(part), 60))
+            while exporter.step():
+                pass
+            if part == "compacted":
+                _compact(log, place, rows_max=120)
+                exporter.sweep()
+            elif part == "over midnight":
+                _compact(log, place, rows_max=200)
+                exporter.sweep(replaced_kept_s=3_600)
 
 
 def _compact(log: EventLog, place: ExportPlace, rows_max: int) -> None:

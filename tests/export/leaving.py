@@ -38,16 +38,23 @@ BOUNDS = Bounds(rows_max=300, bytes_max=1_000_000)
 def settings_of(data_dir: Path, **sections: Any) -> Settings:
     """The settings of a mediator whose keys are in its data directory."""
     data_dir.mkdir(exist_ok=True)
-    create(data_dir / "mediator-keys.json", KEYS)
+    if not (keys := data_dir / "mediator-keys.json").exists():
+        create(keys, KEYS)
     return Settings(data_dir=data_dir, did=OWNER.mediator_did, shards=OWNER.shards, **sections)
+
+
+def opened_as_first(settings: Settings) -> EventLog:
+    """The log of the mediator with these settings, as its first start makes it."""
+    opened = open_log(settings.log_dsn)
+    opened.setting("mediator_did", settings.mediator_did)
+    opened.setting("shards", str(settings.shards))
+    return opened
 
 
 @pytest.fixture
 def log(settings: Settings) -> Iterator[EventLog]:
-    """The log of the mediator with these settings, as its first start makes it."""
-    with closing(open_log(settings.log_dsn)) as opened:
-        opened.setting("mediator_did", settings.mediator_did)
-        opened.setting("shards", str(settings.shards))
+    """Such a log."""
+    with closing(opened_as_first(settings)) as opened:
         yield opened
 
 

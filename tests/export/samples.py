@@ -126,17 +126,20 @@ def catalog_of(place: ExportPlace, verify: Verify | None = VERIFY) -> Catalog:
     return found
 
 
-def tables_of(place: ExportPlace) -> Iterator[pa.Table]:
-    for file in catalog_of(place).files:
-        yield pq.ParquetFile(pa.BufferReader(place.read(file.path))).read()
+def tables_of(place: ExportPlace, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Some columns, or all, of the files that count, each compared with what was signed."""
+    for file in read_catalog(place, VERIFY).files:
+        opened = pq.ParquetFile(pa.BufferReader(read_data(place, file)))
+        yield opened.read(columns=columns, use_threads=False)
 
 
-def exported_rows(place: ExportPlace) -> list[dict[str, Any]]:
-    rows = [row for table in tables_of(place) for row in table.to_pylist()]
+def exported_rows(place: ExportPlace, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    rows = [row for table in tables_of(place, columns) for row in table.to_pylist()]
     return sorted(rows, key=lambda row: row["position"])
 
 
 def exported_log(place: ExportPlace) -> list[LogRow]:
+    columns = ["position", "stream", "version", "type", "type_version", "state"]
     return [
         LogRow(
             row["position"],
@@ -145,7 +148,7 @@ def exported_log(place: ExportPlace) -> list[LogRow]:
             f"{row['type']}.{row['type_version']}",
             *without_content(row["state"]),
         )
-        for row in exported_rows(place)
+        for row in exported_rows(place, columns)
     ]
 
 

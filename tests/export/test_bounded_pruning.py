@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -51,16 +52,25 @@ from tests.log.faulty_log import FaultyLog
 BYTES_MAX = 10_000
 
 
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a history whose steps had a few kilobytes each, without its first part."""
+    folder = tmp_path_factory.mktemp("pruned")
+    place = open_place(str(folder / "export"))
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        history = played(log)
+        export_all(log, place, Bounds(rows_max=40))
+        leave(log, place)
+        bounds = Bounds(rows_max=10**6, bytes_max=BYTES_MAX)
+        with closing(exporter(log, place, bounds)) as export:
+            assert export.prune(history.now_ms - 400_000, plan)
+    return Path(place.root)
+
+
 @pytest.fixture
-def rest(sqlite_log: EventLog, place: ExportPlace) -> Manifest:
-    """What stays of the first part of a history, whose steps had a few kilobytes each."""
-    history = played(sqlite_log)
-    export_all(sqlite_log, place, Bounds(rows_max=40))
-    leave(sqlite_log, place)
-    with closing(
-        exporter(sqlite_log, place, Bounds(rows_max=10**6, bytes_max=BYTES_MAX))
-    ) as export:
-        assert export.prune(history.now_ms - 400_000, plan)
+def rest(pruned: Path, place: ExportPlace) -> Manifest:
+    """What stays of that first part, in a copy of the archive."""
+    shutil.copytree(pruned, place.root)
     return catalog_of(place).statements[0].manifest
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -40,6 +39,7 @@ from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit
 from http_edge.settings.settings import Settings
+from tests.export.erased import STEPS, dsn, erased, log, prepared, with_erased
 from tests.export.killed_exporter import exit_code
 from tests.export.leaving import (
     KEYS,
@@ -64,36 +64,12 @@ from tests.export.samples import (
     whole_log,
     without_table,
 )
-from tests.histories import History, random_script
+from tests.histories import random_script
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, message
 from tests.unit.cli.conftest import Run, run
 
-__all__ = ["run"]
-
-STEPS = Bounds(rows_max=80, bytes_max=1_000_000)
-
-
-@pytest.fixture
-def dsn(tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'log.db'}"
-
-
-@pytest.fixture
-def log(dsn: str) -> Iterator[EventLog]:
-    with closing(open_log(dsn)) as opened:
-        yield opened
-
-
-def _with_erased(log: EventLog, place: ExportPlace) -> History:
-    """A history that was exported step by step, and erased much of it afterwards."""
-    history = History(log)
-    for seed in range(6):
-        history.play(random_script(seed, 60))
-        export_all(log, place, STEPS)
-    read_ids(history)
-    history.play(random_script(7, 60))
-    return history
+__all__ = ["dsn", "erased", "log", "prepared", "run"]
 
 
 def _take_out(log: EventLog, place: ExportPlace) -> int:
@@ -124,10 +100,10 @@ def _bytes_of(place: ExportPlace) -> bytes:
     return rows + b"".join(data for path, data in files.items() if not path.endswith(".parquet"))
 
 
+@pytest.mark.usefixtures("erased")
 def test_erased_contents_leave_and_every_row_and_proof_stays(
     log: EventLog, place: ExportPlace
 ) -> None:
-    _with_erased(log, place)
     gone, facts = _erased(log, place), [r.state for r in exported_log(place)]
     assert len(gone) > 10
     alive = {p: c for p, c in _exported_contents(place).items() if p not in gone}
@@ -146,23 +122,23 @@ def test_erased_contents_leave_and_every_row_and_proof_stays(
     assert _take_out(log, place) == 0
 
 
+@pytest.mark.usefixtures("erased")
 def test_contents_that_were_erased_long_afterwards_leave_too(
     log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasing, "_PAGE_ROWS", 1)  # no page has more than a row or goes beyond one
-    _with_erased(log, place)
     gone = _erased(log, place)
     assert _take_out(log, place) == len(gone) > 10
     assert _erased(log, place) == {}
     assert findings(place) == []
 
 
+@pytest.mark.usefixtures("erased")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_erased_contents_leave_the_place_of_an_export_in_which_nothing_happens(
     log: EventLog, place: ExportPlace, is_restarted: bool
 ) -> None:
     """Replaced files stay for readers as long as they are to, and no longer."""
-    _with_erased(log, place)
     export_all(log, place, STEPS)
     kept, late_ms = ExportTimes(replaced_kept_s=60.0), 0
 
@@ -273,10 +249,10 @@ def test_a_merged_step_without_contents_is_not_read_again_for_them(
     assert findings(place) == []
 
 
+@pytest.mark.usefixtures("erased")
 def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(
     log: EventLog, place: ExportPlace
 ) -> None:
-    _with_erased(log, place)
     with closing(exporter(log, place, STEPS, ExportTimes(replaced_kept_s=60.0))) as export:
         assert export.take_out_erased().contents
     counting = [one.manifest.path for one in catalog_of(place).statements]
@@ -287,7 +263,7 @@ def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(
 def test_an_export_goes_on_is_put_together_and_rewritten_again(
     log: EventLog, place: ExportPlace
 ) -> None:
-    history = _with_erased(log, place)
+    history = with_erased(log, place)
     for seed in range(20, 23):
         assert _take_out(log, place) >= 0
         history.play(random_script(seed, 80))
@@ -306,7 +282,7 @@ def test_an_export_goes_on_is_put_together_and_rewritten_again(
 def test_what_is_put_together_or_written_later_has_no_erased_content(
     log: EventLog, place: ExportPlace
 ) -> None:
-    history = _with_erased(log, place)
+    history = with_erased(log, place)
     gone = len(_erased(log, place))
     with closing(exporter(log, place, Bounds())) as export:
         assert export.compact(files_min=2) > 3
@@ -320,10 +296,10 @@ def test_what_is_put_together_or_written_later_has_no_erased_content(
     assert _alive(log).keys() >= alive
 
 
+@pytest.mark.usefixtures("erased")
 def test_who_opened_an_earlier_version_reads_it_until_it_is_swept(
     log: EventLog, place: ExportPlace
 ) -> None:
-    _with_erased(log, place)
     before = exported_log(place)
     opened = DeltaTable(f"{place.root}/{EVENTS}")
     with closing(exporter(log, place)) as export:
@@ -334,10 +310,10 @@ def test_who_opened_an_earlier_version_reads_it_until_it_is_swept(
         opened.to_pyarrow_table(columns=["position"])
 
 
+@pytest.mark.usefixtures("erased")
 def test_a_content_that_the_log_lost_stays_in_its_export(
     log: EventLog, dsn: str, place: ExportPlace
 ) -> None:
-    _with_erased(log, place)
     export_all(log, place)
     alive = _alive(log)
     lost = max(alive)
@@ -346,8 +322,8 @@ def test_a_content_that_the_log_lost_stays_in_its_export(
     assert _exported_contents(place)[lost] == alive[lost]
 
 
+@pytest.mark.usefixtures("erased")
 def test_a_damaged_file_is_not_written_again(log: EventLog, place: ExportPlace) -> None:
-    _with_erased(log, place)
     path = next(
         s.manifest.files[0].path for s in catalog_of(place).statements if s.manifest.contents
     )
@@ -362,7 +338,7 @@ def test_a_damaged_file_is_not_written_again(log: EventLog, place: ExportPlace) 
 def test_a_kill_at_any_step_leaves_an_export_that_is_whole(
     tmp_path: Path, log: EventLog, place: ExportPlace, apart: int
 ) -> None:
-    history = _with_erased(log, place)
+    history = with_erased(log, place)
     rows = [row.state for row in whole_log(log)][: catalog_of(place).last]
     fatal, ended = 0, -signal.SIGKILL
     while ended == -signal.SIGKILL:
@@ -372,7 +348,8 @@ def test_a_kill_at_any_step_leaves_an_export_that_is_whole(
         ended = code
         assert [row.state for row in exported_log(place)] == rows
         alive = _alive(log)
-        assert {p: c for p, c in alive.items() if p <= catalog_of(place).last}.items() <= (
+        last = catalog_of(place).last
+        assert {p: c for p, c in alive.items() if p <= last}.items() <= (
             _exported_contents(place).items()
         )
     assert ended == 0
@@ -385,10 +362,10 @@ def test_a_kill_at_any_step_leaves_an_export_that_is_whole(
     assert catalog_of(place).strays == []
 
 
+@pytest.mark.usefixtures("erased")
 def test_contents_of_rows_that_have_left_the_log_leave_too(
     log: EventLog, place: ExportPlace
 ) -> None:
-    _with_erased(log, place)
     assert leave(log, place).left > 0
     rows = {row.position for row in whole_log(log)}
     assert _erased(log, place).keys() - rows
@@ -447,8 +424,8 @@ def test_the_command_takes_erased_contents_out(
     assert run("export", "compact", "--data-dir", str(tmp_path)).code == Exit.USAGE
 
 
+@pytest.mark.usefixtures("erased")
 def test_a_place_that_is_gone_is_said(log: EventLog, place: ExportPlace) -> None:
-    _with_erased(log, place)
     with closing(exporter(log, place)) as export:
         folder = Path(place.root) / "manifests"
         folder.rename(folder.with_name("moved"))

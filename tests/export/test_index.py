@@ -152,7 +152,8 @@ def test_files_are_merged_and_split_by_key(
         for _ in range(80):
             growing.grow()
             assert export.step()
-            most = max(most, len(runs_of(index_of(place))))
+            assert export.catalog.index is not None
+            most = max(most, len(runs_of(export.catalog.index)))
     assert most <= 7 + 7 + 7
     index = index_of(place)
     assert max(len(files) for files in runs_of(index)) > 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.log.seam import SEAM, Sum, row_entry, seam_of, sign_seam, state_entry
 from eventstore.log.streams import identity_stream, partition_stream
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from http_edge.settings.settings import Settings
 from tests.export import acting as acts
@@ -27,6 +29,7 @@ from tests.export.leaving import (
     faults_in,
     leave,
     log,
+    opened_as_first,
     place,
     played,
     prune,
@@ -73,6 +76,29 @@ def _faults(log: EventLog, place: ExportPlace) -> set[object]:
     return {one.fault for one in found if isinstance(one, ExportFinding)}
 
 
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Mapping[bool, Path]:
+    """Data directories whose logs' older rows left, by whether their archive was pruned."""
+    found = {}
+    for is_pruned in (False, True):
+        settings = settings_of(tmp_path_factory.mktemp("stayed") / "data")
+        place = open_place(settings.archive_place)
+        with closing(opened_as_first(settings)) as log:
+            played(log)
+            leave(log, place)
+            if is_pruned:
+                assert prune(log, place)
+        found[is_pruned] = settings.data_dir
+    return found
+
+
+@pytest.fixture
+def copied(archived: Mapping[bool, Path], tmp_path: Path, *, is_pruned: bool) -> None:
+    """Let a test begin with one of them."""
+    shutil.copytree(archived[is_pruned], tmp_path / "data")
+
+
+@pytest.mark.usefixtures("copied")
 @pytest.mark.parametrize("is_pruned", [False, True])
 @pytest.mark.parametrize(
     ("kind", "is_first", "change"),
@@ -98,10 +124,6 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     is_first: bool,
     is_pruned: bool,
 ) -> None:
-    played(log)
-    leave(log, place)
-    if is_pruned:
-        assert prune(log, place)
     bridged = {stream.bytes for stream, _ in log.archived_states()}
     bridged |= {partition_stream(name).bytes for name in PARTITIONS}
     kept = whole_log(log)

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.table import TableWriter
+from eventstore.stores.open_log import open_log
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, played, prune
 from tests.export.samples import OWNER, SIGNED_BY, SIGNER, catalog_of, export_all, sign_again
@@ -42,11 +47,43 @@ from tests.export.samples import OWNER, SIGNED_BY, SIGNER, catalog_of, export_al
 YOUNG_MS = 400_000
 
 
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, int]]:
+    """Makes a history of so many acts, once: a log whose rows left, its archive, and its end."""
+
+    @cache
+    def made(acts: int) -> tuple[Path, int]:
+        folder = tmp_path_factory.mktemp("history")
+        with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+            history = played(log, acts)
+            leave(log, open_place(str(folder / "export")))
+        return folder, history.now_ms
+
+    return made
+
+
 @pytest.fixture
-def pruned(sqlite_log: EventLog, place: ExportPlace) -> Catalog:
-    history = played(sqlite_log)
-    leave(sqlite_log, place)
-    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+def acts() -> int:
+    return 400
+
+
+@pytest.fixture
+def now_ms(histories: Callable[[int], tuple[Path, int]], acts: int, tmp_path: Path) -> int:
+    """When a history ended of which the test has a copy."""
+    folder, ended_ms = histories(acts)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return ended_ms
+
+
+@pytest.fixture
+def sqlite_log(now_ms: int, tmp_path: Path) -> Iterator[EventLog]:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pruned(now_ms: int, sqlite_log: EventLog, place: ExportPlace) -> Catalog:
+    assert prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     return catalog_of(place)
 
 
@@ -73,12 +110,10 @@ def _faults_signed(place: ExportPlace, catalog: Catalog, **members: Any) -> set[
 
 @pytest.mark.parametrize(("acts", "changed"), [(800, 0), (800, -1), (250, -1)])
 def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
-    sqlite_log: EventLog, place: ExportPlace, acts: int, changed: int
+    now_ms: int, sqlite_log: EventLog, place: ExportPlace, acts: int, changed: int
 ) -> None:
     """Only this tile has them: who removes it, as of another export, cannot make it again."""
-    history = played(sqlite_log, acts)
-    leave(sqlite_log, place)
-    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     tree = catalog_of(place).statements[0].manifest.tree
     assert isinstance(tree, ManifestTree)
     of_seals = [tile for tile in tiles_of(tree.size) if tile.level == 0]
@@ -102,13 +137,12 @@ def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
     assert "put a copy of it back" in str(finding.explanation)
 
 
+@pytest.mark.parametrize("acts", [800])
 def test_no_rows_leave_whose_seals_are_not_in_the_tiles(
-    sqlite_log: EventLog, place: ExportPlace
+    now_ms: int, sqlite_log: EventLog, place: ExportPlace
 ) -> None:
     """Until then the tiles can be made again from them."""
-    history = played(sqlite_log, 800)
-    leave(sqlite_log, place)
-    assert prune(sqlite_log, place, until_ms=history.now_ms - 2 * YOUNG_MS)
+    assert prune(sqlite_log, place, until_ms=now_ms - 2 * YOUNG_MS)
     pruned = catalog_of(place).statements[0].manifest
     assert isinstance(pruned.tree, ManifestTree)
     path = tile_path(Tile(0, pruned.tree.size // TILE_HASHES))
@@ -116,21 +150,20 @@ def test_no_rows_leave_whose_seals_are_not_in_the_tiles(
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(ExportDamaged, match="no rows are removed"):
-        prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+        prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     assert catalog_of(place).statements[0].manifest == pruned
     file.write_bytes(content)
-    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     assert _faults(place) == []
 
 
+@pytest.mark.parametrize("acts", [800])
 @pytest.mark.parametrize("is_of_removed", [False, True])
 def test_an_exporter_writes_lost_tiles_again_but_none_of_removed_seals(
-    sqlite_log: EventLog, place: ExportPlace, is_of_removed: bool
+    now_ms: int, sqlite_log: EventLog, place: ExportPlace, is_of_removed: bool
 ) -> None:
     """The seals that are left would take the places of the first ones."""
-    history = played(sqlite_log, 800)
-    leave(sqlite_log, place)
-    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     first, *_, newest = (one.manifest.tree for one in catalog_of(place).statements)
     assert isinstance(first, ManifestTree)
     assert isinstance(newest, ManifestTree)
@@ -174,14 +207,12 @@ def test_versions_that_go_back_in_the_rows_that_stayed_are_found(
 
 @pytest.mark.parametrize("is_verified", [False, True])
 def test_a_lost_first_row_of_a_stream_is_found_in_the_rows_that_stayed(
-    sqlite_log: EventLog, place: ExportPlace, tmp_path: Path, is_verified: bool
+    now_ms: int, sqlite_log: EventLog, place: ExportPlace, tmp_path: Path, is_verified: bool
 ) -> None:
     """Also where the rows before the pruning were verified, and their streams are known."""
-    history = played(sqlite_log)
-    leave(sqlite_log, place)
     marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER) if is_verified else None
     assert _faults(place, marks) == []
-    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert prune(sqlite_log, place, until_ms=now_ms - YOUNG_MS)
     pruned = catalog_of(place)
     first, *others = pruned.statements[0].manifest.files
     rows = read_table(place, first, SCHEMA.names)
