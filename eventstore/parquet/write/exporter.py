@@ -29,7 +29,7 @@ from eventstore.log.tree_head import origin_of
 from eventstore.log.verify import heads_not_in
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import ExportRefused
-from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
+from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
@@ -41,8 +41,8 @@ from eventstore.parquet.manifest import (
     tree_said,
 )
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
-from eventstore.parquet.table import files_of, open_table
-from eventstore.parquet.versions import read_mark, read_version
+from eventstore.parquet.table import check_checkpoint, files_of, require_table
+from eventstore.parquet.versions import newest_version, read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
 from eventstore.parquet.write.compaction import (
     Rewriting,
@@ -421,17 +421,15 @@ class Exporter:
     def _give_table(self) -> None:
         """Make the table of a new export, or of one that has only manifests."""
         place, catalog = self._place, self._catalog
-        table = open_table(place)
-        if table is None:
+        mark, log = read_mark(place, self._verify), place.sizes(TABLE_LOG)
+        if not log:
             catalog = self._table.create(catalog)
         else:
             # An exporter was killed while making it; an earlier release may have exported since.
-            said, commit = read_version(place, table.version(), self._verify)
-            known = files_of(place, table)
-            begun = replace(
-                catalog, statements=(), version=said, commit=commit,
-                mark=read_mark(place, self._verify),
-            )  # fmt: skip
+            said, commit = read_version(place, newest_version(log), self._verify)
+            check_checkpoint(place, log, said, mark)
+            known = files_of(place, require_table(place, said.version))
+            begun = replace(catalog, statements=(), version=said, commit=commit, mark=mark)
             named = {file.path for file in catalog.files}
             removed = {path: file.bytes for path, file in known.items() if path not in named}
             catalog = self._table.commit(

@@ -42,7 +42,6 @@ from eventstore.parquet.table import (
     DELTA_SCHEMA,
     LAST_CHECKPOINT,
     open_checked_table,
-    open_table,
     statistics_in,
     write_errors,
 )
@@ -55,6 +54,7 @@ from eventstore.parquet.versions import (
     encoded_summary,
     is_checkpoint_due,
     is_torn,
+    newest_version,
     parse_version,
     read_mark,
     read_version,
@@ -116,7 +116,7 @@ class TableWriter:
                     post_commithook_properties=_BY_HAND,
                 )
         except (CommitFailedError, ExportUnavailable) as error:
-            if open_table(self._place) is None:
+            if not any(version_of(path) >= 0 for path in self._place.sizes(TABLE_LOG)):
                 raise
             self._require_newest(said, error)
         return self._committed(catalog, said, actions)
@@ -353,7 +353,10 @@ class TableWriter:
         names = (f"{version:020d}.checkpoint.parquet", LAST_CHECKPOINT)
         for name in names:
             self._place.sync(f"{TABLE_LOG}/{name}")
-        return {name: self._place.sha256(f"{TABLE_LOG}/{name}") for name in names}
+        made = {name: self._place.sha256(f"{TABLE_LOG}/{name}") for name in names}
+        for name in (name for name, sha256 in made.items() if not sha256):
+            raise ExportUnavailable(f"{TABLE_LOG}/{name}", "it is gone before it is signed")
+        return made
 
     def _added(self, file: DataFile, *, is_new: bool) -> AddAction:
         try:
@@ -375,12 +378,10 @@ class TableWriter:
         The library repeats a request without an answer, and finds its own commit then. One of
         another exporter with the same statement has the same files.
         """
-        table = open_table(self._place)
         with suppress(ExportDamaged):  # the commit of another program
-            if table is not None and table.version() == said.version:
-                there, _ = read_version(self._place, said.version, self._signer.key.verify)
-                if there == said:
-                    return
+            newest = newest_version(self._place.sizes(TABLE_LOG))
+            if read_version(self._place, newest, self._signer.key.verify)[0] == said:
+                return
         raise self._refused() from error
 
     def _refused(self) -> ExportRefused:
