@@ -255,6 +255,46 @@ def test_strays_of_many_unreadable_manifests_are_found_in_one_pass(
     assert strays == kept | set(data[90:])
 
 
+def test_rows_with_an_event_of_a_later_release_are_checked_all_the_same(
+    sample: SampleExport, file: DataFile
+) -> None:
+    manifest, (topic, *_) = sample.manifest_of(file.path), file.types
+    types = {f"{name}0" if name == topic else name: count for name, count in file.types.items()}
+    files = [replace(each, types=types) if each == file else each for each in manifest.files]
+    sample.sign(manifest, files=files)
+    contents = read_manifests(sample.place, VERIFY)
+    found = [(one.fault, one.path) for one in contents.findings]
+    assert found == [(Damage.UNKNOWN_EVENT, file.path)]
+    assert [part.manifest.path for part in contents.parts] == [m.path for m in sample.manifests]
+
+
+@pytest.mark.parametrize("kind", ["no JSON", "not as it was signed", "a head that is no digest"])
+def test_files_that_a_damaged_manifest_may_name_are_not_called_strays(
+    sample: SampleExport, file: DataFile, kind: str
+) -> None:
+    manifest, before = sample.manifest_of(file.path), read_manifests(sample.place, VERIFY)
+    content = sample.contents[manifest.path]
+    if kind == "no JSON":
+        content = content[:-1]
+    elif kind == "not as it was signed":
+        content = content.replace(b'"stands_for":"', b'"stands_for":"0')
+    else:
+        digest = next(iter(manifest.heads.values())).digest.encode()
+        content = content.replace(digest, b"x" * len(digest))
+    sample.put(manifest.path, content)
+    after = read_manifests(sample.place, VERIFY)
+    assert manifest.path in {one.path for one in after.findings}
+    assert manifest.path not in {part.manifest.path for part in after.parts}
+    assert after.strays == before.strays
+
+
+def test_files_inside_the_wider_of_two_damaged_manifests_are_not_called_strays() -> None:
+    lost = [f"{MANIFESTS}/{first:020d}-{last:020d}.json" for first, last in ((1, 90), (10, 20))]
+    data = [data_path("2030-01-01", at, at + 1, "0" * 16) for at in (5, 30, 88, 90)]
+    strays = Leftovers(open_place("/nowhere"), data, [], [], lost).strays([])
+    assert strays == {data[-1]}
+
+
 def newest_commit(sample: SampleExport) -> str:
     return max(path for path in sample.paths if version_of(path) >= 0)
 

@@ -209,3 +209,14 @@ def test_a_closed_terminal_stops_the_mediator_unless_it_was_started_by_nohup(
         assert serve._served(settings, {}, None, nothing, nothing, started_s=0) == Exit.OK
     assert stops == ["SIGTERM" if is_below_nohup else "SIGHUP"]
     assert is_ignored == [is_below_nohup], "while it serves"
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_of_signals_that_are_ignored_only_that_of_a_closed_terminal_stays_so(
+    number: signal.Signals,
+) -> None:
+    with handlers_of_signals_kept():
+        signal.signal(number, signal.SIG_IGN)
+        noted = serve._noted_stops()
+        os.kill(os.getpid(), number)
+    assert noted == ([] if number == signal.SIGHUP else [number])

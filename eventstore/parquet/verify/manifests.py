@@ -333,7 +333,7 @@ class _Reading:
                 if error.damage is not Damage.BROKEN_CHAIN:
                     before = None
                 if error.damage is Damage.OVERLAP:
-                    reached = max(reached, manifest.last)
+                    reached = manifest.last  # those that count end one behind the other
                     continue
             yield ManifestPart(manifest, read.heads, before)
             reached, link, before = manifest.last, read.statement.link, read.heads

@@ -50,6 +50,18 @@ def test_no_mediator_is_exit_code_3_and_a_clear_sentence() -> None:
     assert "poste serve" in result.stderr
 
 
+async def test_a_peer_that_does_not_answer_is_the_one_that_is_named(
+    mediator: ScriptedMediator,
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        peer = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        call = (demo, ["--url", mediator.url, "--peer", peer])
+        result = await asyncio.to_thread(CliRunner().invoke, *call)
+    assert result.exit_code == Exit.UNREACHABLE
+    assert f"Does a mediator serve at {peer}?" in result.stderr
+
+
 @pytest.mark.parametrize("command", [demo, bench])
 def test_a_server_that_hangs_is_named_soon(
     command: Command, monkeypatch: pytest.MonkeyPatch
