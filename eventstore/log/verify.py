@@ -87,7 +87,7 @@ def verify(
         if reached >= one.end:
             break
         reached, found = one.page(reached)
-        if progress and reached:
+        if progress:
             progress(reached, one.end)
     found = one.rest()
     one.require_same_seam(found)

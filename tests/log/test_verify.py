@@ -410,6 +410,20 @@ def test_memory_for_unsealed_rows_is_bounded(
     assert Fault.MISSING_ROWS in faults
 
 
+def test_a_transaction_of_the_largest_size_is_checked_against_its_seal(
+    tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [0]
+    for row in tampered.rows:
+        if row.sealed:
+            sizes.append(0)
+        else:
+            sizes[-1] += len(row.state)
+    for bytes_max, is_found in ((max(sizes), False), (max(sizes) - 1, True)):
+        monkeypatch.setattr("eventstore.log.row_check.BATCH_BYTES_MAX", bytes_max)
+        assert bool(tampered.findings()) == is_found
+
+
 @pytest.mark.parametrize("state", ["", 0])
 def test_memory_for_malformed_rows_is_bounded(
     tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch, state: object
@@ -431,3 +445,36 @@ def test_progress_runs_to_the_end_of_the_log(
     for _ in verify(tampered.log, progress=lambda reached, total: steps.append((reached, total))):
         pass
     assert steps == [(100, end), (200, end), (end, end)]
+
+
+def test_rows_that_are_appended_during_a_check_are_not_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.log.verify.PAGE_ROWS", 4)
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        writer = SealedWriter(log)
+
+        def commit(*_: int) -> None:
+            writer.commit({"shard-0": [(OWNER, message()), (OWNER, saved("x"))]})
+
+        commit()
+        commit()
+        (summary,) = verify(log, progress=commit)
+        assert isinstance(summary, Summary)
+        assert summary.rows == summary.position == 6
+        assert (summary.seam, summary.left, summary.older_heads) == (0, 0, 0)
+
+
+def test_a_check_ends_where_rows_vanish_during_it(
+    tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.log.verify.PAGE_ROWS", 100)
+    end, kept, steps = len(tampered.rows), tampered.rows[:100], list[int]()
+
+    def vanish(reached: int, _end: int) -> None:
+        steps.append(reached)
+        tampered.rewrite(kept)
+
+    *_, summary = verify(tampered.log, progress=vanish)
+    assert isinstance(summary, Summary)
+    assert (summary.rows, steps) == (len(kept), [len(kept), end])
