@@ -93,6 +93,12 @@ def test_steps_are_merged_up_to_the_bounds_and_none_larger_than_the_others(
     assert [tuple(one.manifest.rows for one in run) for run in found] == merged
 
 
+def test_fewer_steps_than_are_worth_it_are_not_merged() -> None:
+    steps = statements_of(5, 5)
+    found = [list(runs(steps, files_min=fewest, bounds=Bounds())) for fewest in (2, 3)]
+    assert found == [[steps], []]
+
+
 def test_what_was_pruned_is_not_merged() -> None:
     pruned, *others = statements_of(5, 5, 5)
     pruned = pruned._replace(manifest=replace(pruned.manifest, pruned=_PRUNED))
