@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
@@ -87,6 +89,22 @@ def test_an_exporter_makes_no_table_beside_a_checkpoint_without_commits(
         exporter(sqlite_log, place)
     assert (refused.value.damage, refused.value.path) == (Damage.MISSING, TABLE_LOG)
     assert place.sizes(TABLE_LOG).keys() == {path}
+
+
+@pytest.mark.usefixtures("growing")
+def test_a_commit_whose_answer_was_lost_is_found_to_be_the_exporters_own(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def twice(*arguments: Any, **more: Any) -> None:
+        commit(*arguments, **more)
+        raise CommitFailedError("it is there already")
+
+    with closing(exporter(sqlite_log, place)) as export:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", twice)
+        assert export.step()
+    assert catalog_of(place).is_marked
 
 
 class Losing(ExportPlace):
