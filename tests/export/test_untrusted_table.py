@@ -91,6 +91,18 @@ def test_an_exporter_makes_no_table_beside_a_checkpoint_without_commits(
     assert place.sizes(TABLE_LOG).keys() == {path}
 
 
+def test_what_a_kill_left_of_the_first_commit_is_no_table(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    with closing(exporter(sqlite_log, place)):
+        put_head_back(place)
+    for each in place.sizes(TABLE_LOG):
+        place.remove(each)
+    place.write(f"{TABLE_LOG}/_commit_1.json.tmp", b"any")
+    with closing(exporter(sqlite_log, place)):
+        assert catalog_of(place).is_marked
+
+
 @pytest.mark.usefixtures("growing")
 def test_a_commit_whose_answer_was_lost_is_found_to_be_the_exporters_own(
     sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch

@@ -422,7 +422,7 @@ class Exporter:
         """Make the table of a new export, or of one that has only manifests."""
         place, catalog = self._place, self._catalog
         mark, log = read_mark(place, self._verify), place.sizes(TABLE_LOG)
-        if not log:
+        if not any(path.endswith((".json", ".parquet")) for path in log):  # a kill leaves others
             catalog = self._table.create(catalog)
         else:
             # An exporter was killed while making it; an earlier release may have exported since.
