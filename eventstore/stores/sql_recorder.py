@@ -49,10 +49,10 @@ class SqlRecorder(ApplicationRecorder):
             ("originator_id = ?", [self._stored_stream(originator_id)]),
             *_between("originator_version", gt, lte),
         ]
-        columns = "originator_id, originator_version, topic, state"
+        columns = "originator_version, topic, state"
         order = f"originator_version {'DESC' if desc else 'ASC'}"
         found = self._select(columns, conditions, order, limit)
-        return [StoredEvent(self._stream(stream), *row) for stream, *row in found]
+        return [StoredEvent(originator_id, *row) for row in found]
 
     @override
     def select_notifications(
