@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
+from eventsourcing.persistence import StoredEvent
 from typing_extensions import override
 
 from actors.core.commands import (
@@ -26,6 +27,7 @@ from actors.core.commands import (
     ReleaseLeases,
     RotateAccount,
     StartLive,
+    UpdateEventTags,
 )
 from actors.core.decide import decide, is_of_owner
 from actors.core.decision import (
@@ -100,6 +102,17 @@ UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
+class Stored(NamedTuple):
+    """What is kept of an identity; its events may be in the rows of a log."""
+
+    snapshot: object
+    rows: Sequence[Event | StoredEvent]
+
+
+def event_in(row: Event | StoredEvent) -> Event:
+    return decode(row.topic, row.state) if isinstance(row, StoredEvent) else row
+
+
 class System(ABC):
     """Something that answers submissions."""
 
@@ -132,8 +145,8 @@ class System(ABC):
         """The state as the next start will load it."""
 
     @abstractmethod
-    def events(self, did: str) -> list[Event]:
-        """All events of an identity."""
+    def stored(self, did: str) -> Stored:
+        """All that the next start reads of an identity."""
 
 
 class CoreSystem(System):
@@ -151,8 +164,10 @@ class CoreSystem(System):
     def execute(
         self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
     ) -> list[Reply]:
-        events = {did: [*stored] for did, stored in self._events.items()}
-        before = (events, deepcopy(self._nonces)) if fault is not None else None
+        before = None
+        if fault is not None:
+            events = {did: [*stored] for did, stored in self._events.items()}
+            before = (events, deepcopy(self._nonces))
         unproven = deepcopy(self._unproven) if fault is not None else self._unproven
         self._leases.expire(self.now_ms)
         self._granted.clear()
@@ -182,6 +197,8 @@ class CoreSystem(System):
             return Done() if request.refusal is None else Refused(request.refusal)
         did = request.target_did
         state = self._states.get(did) or self.reloaded(did)
+        if state.version:
+            self._states[did] = state
         self._start_live(did, request.command)
         context = DecisionContext(
             did,
@@ -195,7 +212,7 @@ class CoreSystem(System):
             self._sessions.live_of(did),
             self._sessions.implicit_of(did),
             request.speaker,
-            saved={e.event_id for e in self._events.get(did, []) if isinstance(e, EventSaved)},
+            saved=self._saved(did) if isinstance(request.command, UpdateEventTags) else (),
         )
         if not isinstance(request.command, ExpireRecords):
             self._record(did, state, lapsed(state, context))
@@ -212,6 +229,9 @@ class CoreSystem(System):
             if isinstance(command, DeliverMessages) and not command.live:
                 self._sessions.note_fetched(did, decision.leasing.message_ids)
         return self._filled(did, decision.reply)
+
+    def _saved(self, did: str) -> set[str]:
+        return {e.event_id for e in self._events.get(did, []) if isinstance(e, EventSaved)}
 
     def _keep(self, claim: NonceClaim | None, *, has_effect: bool) -> None:
         if claim is not None:
@@ -332,13 +352,13 @@ class CoreSystem(System):
     def reloaded(self, did: str) -> Identity:
         snapshot = self._snapshots.get(did)
         state = (snapshot and from_snapshot(snapshot)) or Identity()
-        for event in self.events(did)[state.version :]:
+        for event in self._events.get(did, [])[state.version :]:
             evolve(state, event)
         return state
 
     @override
-    def events(self, did: str) -> list[Event]:
-        return self._events.get(did, [])
+    def stored(self, did: str) -> Stored:
+        return Stored(self._snapshots.get(did), [*self._events.get(did, [])])
 
 
 class HostSystem(System):
@@ -458,10 +478,11 @@ class HostSystem(System):
         return cache.get(did, PLACEMENT.partition_of(did), self.now_ms).state
 
     @override
-    def events(self, did: str) -> list[Event]:
-        rows = self._real.read_stream(identity_stream(did))
+    def stored(self, did: str) -> Stored:
+        stream = identity_stream(did)
+        rows = self._real.read_stream(stream)
         assert [row.originator_version for row in rows] == list(range(1, len(rows) + 1))
-        return [decode(row.topic, row.state) for row in rows]
+        return Stored(self._real.load_snapshot(stream), rows)
 
     def _new_host(self) -> Host:
         return Host(
