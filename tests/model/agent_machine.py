@@ -228,7 +228,10 @@ class AgentMachine(IdentityMachine):
         queued: list[c.QueueEnvelopes],
         is_explicit: bool,
     ) -> None:
-        """One session picks up implicitly, another takes over; the first may ask explicitly."""
+        """One session picks up implicitly, another takes over; the first may ask explicitly.
+
+        Then it also takes the live mode, beside which nothing is handed out implicitly.
+        """
         first, second = pair
         taken = c.DeliverMessages(first, "implicit", 3, 99, 59_500, implicit=True)
         self.put(who, *[self.named(command, who, []) for command in queued])
@@ -239,6 +242,12 @@ class AgentMachine(IdentityMachine):
         self.put(who, c.Listen(EDGE, second), msgspec.structs.replace(taken, session=second))
         self.put(who, taken, c.QueryQueue())
         self.commit()
+        if is_explicit:
+            self.put(who, c.StartLive(EDGE, first), c.QueueEnvelopes("", [b"1", b"2"]))
+            self.commit()
+            self.put(who, c.DeliverMessages(first, "live", 1, 99, 59_500, live=True))
+            self.put(who, msgspec.structs.replace(taken, session=second))
+            self.commit()
 
     @rule(
         who=identities,

@@ -148,11 +148,15 @@ class IdentityMachine(RuleBasedStateMachine):
             self.ask(one, one, c.Register(contract(one, MEDIATOR, START_S + until_s)))
             self.ask(one, one, c.SaveContract(contract(one, other, START_S + friends_until_s)))
             self.ask(other, one, c.QueueMessage(other, b"welcome"))
-            self.ask(other, one, c.RequestContract(other, "again?", "key"))
+            request = c.RequestContract(other, "again?", "key")
+            self.ask(other, one, request, ahead_ms=WINDOW_MS)  # valid beyond its receipt
             self.ask(other, one, None, refusal=Refusal.INVALID_SIGNATURE, ahead_ms=WINDOW_MS)
             saved = c.NewSavedEvent(other, one, None, 1, "hello", ["red"])
             self.ask(one, one, c.SaveEvents([saved]))
             self.ask(one, one, c.PublishPublicEvent("news", "first", ["red"], 1, "sig", True))
+        public = [e.event_id for one in IDENTITIES for e in self.reference.boxes[one].public]
+        for one in IDENTITIES:
+            self.ask(one, one, c.DeletePublicEvents(public, "none"))  # a channel without them
 
     @rule(who=identities, expires_at_s=expiries)
     def register(self, who: str, expires_at_s: Seconds) -> None:
