@@ -407,6 +407,9 @@ class AgentMachine(IdentityMachine):
         self.put(who, end)
         if is_anew:
             self.put(who, c.GrantMediation(connection(""), []), end, c.QueryConnection())
+            if speaker:  # the account's own end, too
+                end = c.EndAccount(who, end.issued_at_s)
+                self.put(who, end, c.GrantMediation(connection(""), []), end, c.QueryConnection())
 
     @rule(key_target=st.sampled_from(KEY_TARGETS), who=identities)
     def take_over_a_key(self, key_target: str, who: str) -> None:
