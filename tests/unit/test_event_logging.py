@@ -407,6 +407,14 @@ def test_the_last_lines_of_the_main_process_are_written_before_it_ends(
     assert len(lines) == (100 if end == _END else 101)
 
 
+def test_a_process_without_a_terminal_writes_lines_without_loading_what_colors_them() -> None:
+    """Every host and edge would spend an eighth of a second of CPU on it."""
+    loaded = "sys.stdout.write(' '.join({'rich', 'structlog'} & sys.modules.keys()))"
+    program = [sys.executable, "-c", f"import sys\n{_MAIN}pipe.close()\n{loaded}"]
+    said = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    assert (said.stdout, len(said.stderr.splitlines())) == ("", 100)
+
+
 @pytest.mark.usefixtures("logging_as_before")
 def test_signals_to_stop_go_to_no_thread_but_the_main_one_while_others_set_their_actions() -> None:
     pipe = LogPipe("info")
