@@ -19,7 +19,7 @@ import pytest
 from tests.cluster.server import EDGE, HOST, Server, ended, send
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.conftest import Report
-from tests.crash.kill_under_load import WRITERS, Load, Outcomes, chosen, kill
+from tests.crash.kill_under_load import FURTHER_ACKS, WRITERS, Load, Outcomes, chosen, kill
 from tests.crash.wallets_under_kills import (
     FURTHER_FORWARDS,
     SENDERS,
@@ -32,17 +32,21 @@ pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 KILLS = int(os.environ.get("KILLS", "5"))
 """``python -m tests.crash.kill_under_load`` and ``wallets_under_kills`` run for longer."""
 SEED = int(os.environ.get("SEED", "1"))
-PAUSE_S = 0.0 if "KILLS" in os.environ else 0.1
+IS_LONG = "KILLS" in os.environ
+PAUSE_S = 0.0 if IS_LONG else 0.1
 """Between two messages of a sender while the next kill is not near: what waits for a kill need not
 take all of the machine. A run with ``KILLS`` never rests."""
+ACKS = FURTHER_ACKS if IS_LONG else (50, 100)
+FORWARDS = FURTHER_FORWARDS if IS_LONG else (30, 60)
+"""How many more have to be accepted before senders stop resting: so many that a mediator works."""
 
 HANGS_S_MAX = 60.0
 
 
 async def before_kill(load: Load, network: WalletsOfRun) -> None:
     """Wait for further messages at a pace, then for some of every sender without pause."""
-    forwards = load.chance.randrange(*FURTHER_FORWARDS)
-    await asyncio.gather(load.further(), network.load.more(forwards))
+    acks, forwards = load.chance.randrange(*ACKS), load.chance.randrange(*FORWARDS)
+    await asyncio.gather(load.accepted(acks), network.load.more(forwards))
     load.pause_s = network.load.pause_s = 0.0
     await asyncio.gather(load.accepted(2 * WRITERS), network.load.more(2 * SENDERS))
 
