@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing
 
 import aiohttp
@@ -134,38 +134,44 @@ async def test_a_host_that_hangs_holds_up_its_own_identities_alone(two_by_two: S
         assert again == [[], []]
 
 
-async def test_a_dedicated_identity_has_a_process_for_as_long_as_it_is_used(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    data_dir = tmp_path_factory.mktemp("dedicated") / "data"
+@pytest.fixture(scope="module")
+def dedicating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One whose identities have hosts of their own while they are in use."""
     settings = {"placement": "dedicated", "limits.dedicated_quiet_s": "10"}
-    with Server(data_dir, **settings) as server:
-        async with client(server.url) as mediator:
-            writer, reader = [await newcomer(mediator, name) for name in ("writer", "reader")]
-            await befriend(writer, reader)
-            opened = await Socket.open(reader)
-            own = await processes_of(server, writer, reader)
-            accepted = message(writer, reader, "one")
-            assert (await post(mediator, accepted))[0] == 200
-            assert await opened.pushed() == ["one"], "its socket has moved with it"
-            (event,) = (await reader.query_pending_events()).items
-            await reader.acknowledge_pending_events([event.id])
-            assert await writer.send(reader.identity.did, "two")
+    with Server(tmp_path_factory.mktemp("dedicated") / "data", **settings) as server:
+        yield server
 
-            stranger = mediator.as_(Identity.create("stranger", MEDIATOR_DID))
-            with pytest.raises(CommandRefused, match="UNAUTHORIZED_COMMAND"):
-                await stranger.query_pending_events()
-            with pytest.raises(CommandRefused, match="RECIPIENT_NOT_REGISTERED"):
-                await writer.send(stranger.identity.did, "to no one")
-            assert set(server.pids(DEDICATED)) <= own
 
-            ends = [asyncio.to_thread(ended, process, 60) for process in own]
-            assert all(await asyncio.gather(*ends))
-            assert server.pids(DEDICATED) == []
-            assert await waiting_payloads(reader) == ["two"]
-            assert await post(mediator, accepted) == DUPLICATE
-            assert await writer.send(reader.identity.did, "three")
-            assert [*await opened.pushed(), *await opened.pushed()] == ["two", "three"]
+async def test_a_dedicated_identity_has_a_process_for_as_long_as_it_is_used(
+    dedicating: Server,
+) -> None:
+    server, others = dedicating, moves_of(dedicating)
+    async with client(server.url) as mediator:
+        writer, reader = [await newcomer(mediator, name) for name in ("writer", "reader")]
+        await befriend(writer, reader)
+        opened = await Socket.open(reader)
+        own = await processes_of(server, writer, reader, since=others)
+        accepted = message(writer, reader, "one")
+        assert (await post(mediator, accepted))[0] == 200
+        assert await opened.pushed() == ["one"], "its socket has moved with it"
+        (event,) = (await reader.query_pending_events()).items
+        await reader.acknowledge_pending_events([event.id])
+        assert await writer.send(reader.identity.did, "two")
+
+        stranger = mediator.as_(Identity.create("stranger", MEDIATOR_DID))
+        with pytest.raises(CommandRefused, match="UNAUTHORIZED_COMMAND"):
+            await stranger.query_pending_events()
+        with pytest.raises(CommandRefused, match="RECIPIENT_NOT_REGISTERED"):
+            await writer.send(stranger.identity.did, "to no one")
+        assert set(server.pids(DEDICATED)) <= own
+
+        ends = [asyncio.to_thread(ended, process, 60) for process in own]
+        assert all(await asyncio.gather(*ends))
+        assert server.pids(DEDICATED) == []
+        assert await waiting_payloads(reader) == ["two"]
+        assert await post(mediator, accepted) == DUPLICATE
+        assert await writer.send(reader.identity.did, "three")
+        assert [*await opened.pushed(), *await opened.pushed()] == ["two", "three"]
 
 
 async def test_a_killed_dedicated_process_costs_the_commands_in_flight_alone(
@@ -201,28 +207,34 @@ async def test_a_killed_dedicated_process_costs_the_commands_in_flight_alone(
 
 
 async def test_no_file_of_ray_names_an_identity_that_has_a_host_of_its_own(
-    tmp_path_factory: pytest.TempPathFactory,
+    dedicating: Server,
 ) -> None:
-    data_dir = tmp_path_factory.mktemp("dedicated") / "data"
-    settings = {"placement": "dedicated", "limits.dedicated_quiet_s": "10"}
-    with Server(data_dir, **settings) as server:
-        async with client(server.url) as mediator:
-            reader = await newcomer(mediator, "reader")
-            (process,) = await processes_of(server, reader)
-            assert ended(process, 60)
-        (folder,) = ray_folders(server)
-        contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    others = moves_of(dedicating)
+    async with client(dedicating.url) as mediator:
+        reader = await newcomer(mediator, "reader")
+        (process,) = await processes_of(dedicating, reader, since=others)
+        assert ended(process, 60)
+    (folder,) = ray_folders(dedicating)
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any(b"RayDedicatedHost" in content for content in contents.values())
     did = reader.identity.did.encode()
     assert [path.name for path, content in contents.items() if did in content] == []
 
 
-async def processes_of(server: Server, *accounts: Account) -> set[int]:
-    """The processes of dedicated hosts, as soon as each of these accounts has moved to one."""
+def moves_of(server: Server) -> int:
+    """How often an identity has moved to a host of its own so far."""
+    return (server.data_dir / "stderr").read_text().count("now on a dedicated host")
+
+
+async def processes_of(server: Server, *accounts: Account, since: int = 0) -> set[int]:
+    """The processes of dedicated hosts, as soon as each of these accounts has moved to one.
+
+    ``since``: how many others had by then.
+    """
 
     async def started() -> set[int]:
         await asyncio.gather(*map(waiting_payloads, accounts))
-        moved = (server.data_dir / "stderr").read_text().count("now on a dedicated host")
-        return set(server.pids(DEDICATED)) if moved >= len(accounts) else set()
+        is_done = moves_of(server) >= since + len(accounts)
+        return set(server.pids(DEDICATED)) if is_done else set()
 
     return await until(started)
