@@ -211,7 +211,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
     tmp_path: Path, four: list[str]
 ) -> None:
     exporting: Any = {"export.to": f"{tmp_path}/export", "export.lag_s_max": "2"}
-    exporting |= {"archive.enabled": "on", "archive.rows_age_s_min": "0", "archive.every_s": "3"}
+    exporting |= {"archive.enabled": "on", "archive.rows_age_s_min": "0", "archive.every_s": "15"}
     with Nodes(tmp_path, " ".join(four[:2]), shards=str(SHARDS), **exporting) as cluster:
         await asyncio.to_thread(cluster.serve, 2)
         url = (await asyncio.to_thread(cluster.serve, 1)).url
