@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -94,8 +95,11 @@ def modules(*packages: str) -> list[Module]:
 
 def text_files(*folders: str) -> list[str]:
     """Paths of the files in these folders, and of the root's own when none is named."""
-    found = [path for folder in folders or _TEXTS for path in (ROOT / folder).rglob("*")]
-    if not folders:
-        found += [path for path in ROOT.iterdir() if path.suffix != ".db"]
-    relative = [path.relative_to(ROOT) for path in found if path.is_file()]
-    return sorted(str(path) for path in relative if not _SKIPPED & set(path.parts))
+    roots = () if folders else ROOT.iterdir()
+    found = [path.name for path in roots if path.suffix != ".db" and path.is_file()]
+    for folder in folders or _TEXTS:
+        for at, inner, names in os.walk(ROOT / folder):
+            inner[:] = set(inner) - _SKIPPED
+            below = os.path.relpath(at, ROOT)
+            found += [f"{below}/{name}" for name in names]
+    return sorted(set(found) - _SKIPPED)
