@@ -13,6 +13,7 @@ from typing import IO, Final
 
 from http_edge.crypto.private_files import replace_private
 from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import OPERATORS_ADDRESS
 
 _OPTION: Final = "--data-dir"
 _PROBE_BYTES: Final = 64 * 1024
@@ -85,7 +86,8 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     """Lock the directory: two mediators on it would fence each other off all the time.
 
     Yields whether the last mediator here ended without cleaning up: killed, or with the machine.
-    For one that ended before ``mark_begun`` there is nothing to clean up.
+    For one that ended before ``mark_begun`` there is nothing to clean up. The address at which it
+    answered operators is gone: another program may listen there, and must not see their token.
 
     Raises:
         Stop: another mediator, or a restore, works there, or the directory cannot be locked.
@@ -96,6 +98,9 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
         _take(fcntl.LOCK_EX, lock, data_dir, option)
         lock.seek(0)
         was_killed = bool(lock.read())
+        with named_disk_faults(data_dir, option):
+            # Whatever ends this process next, it may leave no mark that the address is out of date.
+            (data_dir / OPERATORS_ADDRESS).unlink(missing_ok=True)
         try:
             yield was_killed
         finally:

@@ -84,7 +84,6 @@ def run(loaded: Loaded) -> int:
         ):
             if was_killed:
                 _LOG.warning("the last mediator here was killed, or its machine stopped")
-                settings.operators_address_path.unlink(missing_ok=True)
             settings = settings.bound_to(port, operators_port)
             away = check_log(settings)
             open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here

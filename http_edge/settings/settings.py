@@ -52,6 +52,7 @@ from http_edge.settings.value_types import (
 )
 
 __all__ = [
+    "OPERATORS_ADDRESS",
     "Archive",
     "Audit",
     "DidComm",
@@ -72,6 +73,8 @@ __all__ = [
 ]
 
 
+OPERATORS_ADDRESS: Final = "operators-address"
+"""The file of a data directory that says where its mediator answers operators."""
 _SQLITE_APPEND_S_MAX: Final = 30
 """An append waits for other processes as long as SQLite's busy time-out (``sqlite_connections``),
 before that perhaps for a removal in its own process that waits as long, and takes its own time. The
@@ -319,7 +322,7 @@ class Settings(Section):
     @property
     def operators_address_path(self) -> Path:
         """The file with the ``operators_url`` while the mediator runs."""
-        return self.data_dir / "operators-address"
+        return self.data_dir / OPERATORS_ADDRESS
 
     @property
     def served_url_path(self) -> Path:

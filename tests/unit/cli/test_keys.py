@@ -76,8 +76,8 @@ def test_a_command_that_needs_the_token_of_operators_makes_none(
 def test_a_token_that_is_lost_while_the_mediator_runs_comes_back_with_a_restart(
     run: Run, tmp_path: Path
 ) -> None:
-    (tmp_path / "operators-address").write_text("http://127.0.0.1:1")
     with locked(tmp_path):
+        (tmp_path / "operators-address").write_text("http://127.0.0.1:1")
         ran = run("status", "--data-dir", str(tmp_path))
     assert ran.code == Exit.USAGE
     assert "Restart the mediator that runs there" in ran.err

@@ -13,7 +13,7 @@ import pytest
 
 from http_edge.admin import health
 from http_edge.cli import running_mediator
-from http_edge.server.data_dir import locked
+from http_edge.server.data_dir import locked, mark_begun
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.status_files import export_figures
 from tests.unit.cli.conftest import Run, answering, data_dir_of
@@ -114,17 +114,38 @@ def test_a_mediator_that_was_killed_is_said_to_be_and_its_address_is_not_asked(
     run: Run, serve: Serve
 ) -> None:
     data_dir = serve(200, json.dumps(ANSWER).encode())
+    address = Path(data_dir) / "operators-address"
+    listens = address.read_text()
     with locked(Path(data_dir)):
+        mark_begun(Path(data_dir))
+        address.write_text(listens)
         assert run("status", "--data-dir", data_dir).code == Exit.OK
     (Path(data_dir) / "lock").write_text("4711")
     ran = run("status", "--data-dir", data_dir)
     assert ran.code == Exit.UNREACHABLE
-    assert (Path(data_dir) / "operators-address").read_text() in " ".join(ran.err.split())
+    assert listens in " ".join(ran.err.split())
     for shown in ("was killed", "poste serve"):
         assert shown in " ".join(ran.err.split())
     with locked(Path(data_dir)) as was_killed:
         assert was_killed
+        address.write_text(listens)
         assert run("status", "--data-dir", data_dir).code == Exit.OK
+
+
+def test_no_start_or_restore_makes_the_address_of_a_killed_mediator_good_again(
+    run: Run, serve: Serve
+) -> None:
+    """Another program may listen there: for it such a start fails, and leaves no mark of a kill."""
+    data_dir = serve(200, json.dumps(ANSWER).encode())
+    mark_begun(Path(data_dir))
+    with locked(Path(data_dir)) as was_killed:
+        assert was_killed
+        ran = run("status", "--data-dir", data_dir)
+        assert ran.code == Exit.UNREACHABLE
+        assert "does not answer operators yet" in ran.err
+    ran = run("status", "--data-dir", data_dir)
+    assert ran.code == Exit.UNREACHABLE
+    assert "no mediator runs on" in ran.err
 
 
 def test_json_is_passed_on_whole(run: Run, serve: Serve) -> None:
