@@ -19,7 +19,7 @@ UNSAFE: Final = 4
 BUSY: Final = 5
 """Another process writes to the same place; nothing was done."""
 UNWRITTEN: Final = 6
-"""The disk had no room for the printed output; the program's files may be written all the same."""
+"""A disk had no room for the output; the program's files may be written all the same."""
 INTERNAL: Final = 70
 """A fault of the program itself."""
 

@@ -1,11 +1,22 @@
-"""Errors of the event log: every one is a ``LogError``.
+"""Errors of the event log: every one is a ``LogError``; and the system's errors of a wrong path.
 
 Nothing is imported from the library here: every command imports these errors.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
+from typing import Final
+
+OF_WRONG_PATHS: Final = frozenset({
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.ELOOP, errno.ENAMETOOLONG,
+})  # fmt: skip
+"""The ``errno`` of an ``OSError`` that says of a path that it is wrong, before anything is done.
+
+Not ``EROFS``: a disk that fails during the work becomes read-only.
+"""
 
 
 class LogError(Exception):

@@ -61,10 +61,6 @@ _ENDINGS_OF_LOG: Final[Endings] = {
     errors.UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _CHECK_THE_LOG),
     errors.CorruptRow: (Exit.UNSAFE, "CorruptRow: {}", _CHECK_THE_LOG),
 }  # fmt: skip
-_WRONG_NAME: Final = frozenset({
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
-    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
-})  # fmt: skip
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
 
@@ -124,7 +120,7 @@ def explained(error: BaseException) -> Stop | None:
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
         case OSError(filename=path):
             # Only a name that is wrong says that nothing was done: a disk can fail at any time.
-            code = Exit.USAGE if error.errno in _WRONG_NAME else Exit.UNREACHABLE
+            code = Exit.USAGE if error.errno in errors.OF_WRONG_PATHS else Exit.UNREACHABLE
             return Stop(code, f"{path} cannot be used: {error.strerror}" if path else str(error))
         case _:
             return None

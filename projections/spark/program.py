@@ -18,6 +18,7 @@ import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from eventstore.log.errors import OF_WRONG_PATHS
 from eventstore.log.pseudonyms import KeyRefused, read_key
 from eventstore.log.public_key import read_public_key
 from eventstore.parquet import opening
@@ -142,12 +143,6 @@ source_option: Final = click.option(
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 
-_WRONG_NAME: Final = frozenset({
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
-    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
-})  # fmt: skip
-
-
 class Program(click.Group):
     """Commands that always end with an exit code of ``projections.errors`` or the shell's."""
 
@@ -188,7 +183,7 @@ def _code_of(error: OSError) -> int:
     """The exit code after this error: a disk can fail at any time, a wrong name before all."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return UNWRITTEN
-    return USAGE if error.errno in _WRONG_NAME else UNREACHABLE
+    return USAGE if error.errno in OF_WRONG_PATHS else UNREACHABLE
 
 
 @contextmanager

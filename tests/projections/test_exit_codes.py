@@ -83,6 +83,7 @@ def test_a_fault_of_the_program_is_none_of_the_findings(
         (errno.ENOENT, Exit.USAGE),
         (errno.EIO, Exit.UNREACHABLE),
         (errno.EMFILE, Exit.UNREACHABLE),
+        (errno.EROFS, Exit.UNREACHABLE),
         (errno.ENOSPC, Exit.UNWRITTEN),
     ],
 )

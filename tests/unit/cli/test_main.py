@@ -149,6 +149,7 @@ def test_what_a_user_can_mend_ends_in_a_sentence(error: Exception, code: Exit) -
     [
         (errno.EIO, Exit.UNREACHABLE),
         (errno.EMFILE, Exit.UNREACHABLE),
+        (errno.EROFS, Exit.UNREACHABLE),
         (errno.ECONNREFUSED, Exit.UNREACHABLE),
         (errno.ENOSPC, Exit.UNWRITTEN),
         (errno.EDQUOT, Exit.UNWRITTEN),
