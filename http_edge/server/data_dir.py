@@ -118,8 +118,10 @@ def mark_begun(data_dir: Path) -> None:
     Raises:
         Stop: the disk is full, or the directory cannot be written.
     """
-    with named_disk_faults(data_dir):
-        (data_dir / LOCK).write_text(str(os.getpid()))
+    with named_disk_faults(data_dir), (data_dir / LOCK).open("w") as lock:
+        lock.write(str(os.getpid()))
+        lock.flush()
+        os.fsync(lock.fileno())  # the operators' address, which comes later, must not outlive it
 
 
 def opened_lock(path: Path) -> IO[str]:

@@ -122,6 +122,20 @@ def test_only_an_end_after_the_work_has_begun_counts_as_a_kill(
         assert was_killed == has_begun
 
 
+def test_the_mark_outlives_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the operators' address does, which it declares out of date."""
+    synced: list[tuple[str, bytes]] = []
+
+    def fsync(number: int) -> None:
+        path = Path(f"/proc/self/fd/{number}").resolve()
+        synced.append((path.name, path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with locked(tmp_path):
+        mark_begun(tmp_path)
+    assert synced == [(LOCK, str(os.getpid()).encode())]
+
+
 @pytest.mark.parametrize("left", [None, 0o644])
 def test_no_other_user_of_the_machine_can_hold_a_lock_that_a_mediator_needs(
     tmp_path: Path, left: int | None
