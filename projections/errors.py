@@ -17,7 +17,7 @@ UNREACHABLE: Final = 3
 UNSAFE: Final = 4
 """The export or the tables are not safe to use as they are."""
 BUSY: Final = 5
-"""Another process writes to the same place; nothing was done."""
+"""Another process writes to the same place; what was done before that is kept."""
 UNWRITTEN: Final = 6
 """A disk had no room for the output; the program's files may be written all the same."""
 INTERNAL: Final = 70
