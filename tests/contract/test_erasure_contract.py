@@ -341,6 +341,7 @@ def test_an_erasure_comes_to_its_end_by_itself_wherever_it_was_killed(
     assert wrong(log_url) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [FailNext(), StoredButFailed(), ConflictNext()])
 @pytest.mark.parametrize("before", range(STEPS))
 def test_a_step_that_fails_is_done_again(log: EventLog, plan: Plan, before: int) -> None:

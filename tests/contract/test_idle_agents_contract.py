@@ -237,6 +237,7 @@ def test_what_is_handed_out_live_is_no_traffic_of_the_agent(log: EventLog) -> No
     assert not state.live
 
 
+@pytest.mark.thorough
 def test_polls_write_a_row_once_in_a_part_of_the_age_and_the_age_has_to_pass_after_the_last(
     log: EventLog,
 ) -> None:

@@ -26,6 +26,7 @@ def postings() -> Iterator[StoredPosting]:
             yield key, 0.0, version, 0, 1
 
 
+@pytest.mark.thorough
 def test_a_query_of_a_history_that_takes_too_long_is_ended_and_others_are_answered(
     log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

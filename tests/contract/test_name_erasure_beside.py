@@ -52,6 +52,7 @@ def mediator(log: EventLog) -> Mediator:
     return settled(log)
 
 
+@pytest.mark.thorough
 async def test_names_leave_a_log_that_nothing_else_takes_them_out_of(
     mediator: Mediator, log: EventLog, log_url: str, tmp_path: Path
 ) -> None:

@@ -410,6 +410,7 @@ def tables_naming(log_url: str, name: str) -> list[str]:
     return [table for table, found in rows.items() if name in repr(found)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", range(STEPS + 1))
 def test_no_table_names_who_was_erased_wherever_the_host_was_killed(
     mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog, steps: int

@@ -299,6 +299,7 @@ async def test_what_strangers_make_a_socket_remember_is_within_its_bytes(
     assert held_bytes + pushes_bytes <= SOCKET_BYTES + shared.taken_bytes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("of_each", [100, 10_000])
 def test_what_live_modes_remember_is_within_its_bytes(of_each: int) -> None:
     sessions, agents = Sessions(), [f"{n}" for n in range(10 * REMEMBERED_MAX // of_each)]

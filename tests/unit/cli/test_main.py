@@ -98,6 +98,7 @@ def test_a_summary_says_what_the_command_says_of_itself(name: str) -> None:
     assert (command.help or "").startswith(SUMMARIES[name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_older_than_utf_8_gets_other_characters(tmp_path: Path, encoding: str) -> None:
     load_or_create(tmp_path / "mediator-keys.json")
@@ -254,6 +255,7 @@ def test_a_file_of_another_user_is_named_with_what_to_do() -> None:
     assert "as the owner of the file" in stop.remedy
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", [["config", "reference"], ["--help"]])
 def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
     args: list[str],
@@ -266,6 +268,7 @@ def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", [["config", "reference"], ["--help"]])
 def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: list[str]) -> None:
     command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
@@ -296,6 +299,7 @@ def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
     ends_as_its_output_does()
 
 
+@pytest.mark.thorough
 def test_an_exit_code_holds_where_its_reason_cannot_be_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
     for args, code in (
@@ -436,6 +440,7 @@ def test_a_command_of_spark_says_what_to_install_where_a_package_is_missing(
     assert "pip install --constraint constraints.txt '.[spark]'" in ran.err
 
 
+@pytest.mark.thorough
 def test_no_program_that_a_command_starts_imports_from_the_current_directory(
     tmp_path: Path,
 ) -> None:

@@ -83,6 +83,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(keylists, pauses, (0, 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("was_there", [False, True], ids=["absent", "present"])
 @pytest.mark.parametrize("adds", range(4))
 async def test_three_updates_at_once_leave_each_key_an_owner_that_lists_it(
@@ -94,6 +95,7 @@ async def test_three_updates_at_once_leave_each_key_an_owner_that_lists_it(
         await in_order(await mediated(), order, changes, was_there=was_there)
 
 
+@pytest.mark.thorough
 async def test_so_do_four_of_which_some_are_refused_or_cut_off() -> None:
     chance = random.Random(4)  # noqa: S311 - a repeatable choice, not a secret
     for _ in range(2_000):

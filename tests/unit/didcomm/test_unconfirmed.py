@@ -75,6 +75,7 @@ def fill(unconfirmed: Unconfirmed, messages: int) -> int:
     return count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("messages", [10, 100])
 def test_a_socket_has_room_for_all_that_an_agent_may_hold_and_leaves_others_theirs(
     messages: int,

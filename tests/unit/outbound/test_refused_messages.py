@@ -231,6 +231,7 @@ async def test_what_failed_for_a_moment_is_not_sent_again_by_an_edge_that_ends(
     assert (await network.state(ALICE)).available == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [CLOSED, 403, 404, 410, 429, 502, 503])
 async def test_an_endpoint_that_takes_nothing_for_a_while_gets_everything_in_order(
     network: DeliveryNetwork, agents: AgentHost, code: int

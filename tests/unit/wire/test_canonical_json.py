@@ -68,6 +68,7 @@ def test_what_was_seen_when_it_was_read_changes_nothing_of_what_is_written(value
     assert canonical(read, has_floats=has_floats) == canonical(read)
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(st.text(), mixed), st.data())
 def test_an_object_of_members_of_another_is_written_as_by_itself(
     value: dict[str, Any], data: st.DataObject
