@@ -318,6 +318,7 @@ def test_a_step_takes_nothing_of_a_neighbour_who_came_while_it_was_decided(
     assert wrong(log_url) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", range(STEPS + 1))
 def test_an_erasure_comes_to_its_end_by_itself_wherever_it_was_killed(
     log: EventLog, open_another: OpenLog, log_url: str, steps: int

@@ -71,6 +71,7 @@ def test_an_erasure_that_an_earlier_build_began_with_messages_comes_to_its_end(
     assert wrong(log_url) == []
 
 
+@pytest.mark.thorough
 def test_an_erasure_is_as_due_in_a_restored_log_as_in_its_own_after_every_step(
     mediator: Mediator, log_url: str, tmp_path: Path
 ) -> None:

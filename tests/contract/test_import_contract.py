@@ -296,6 +296,7 @@ def test_a_restore_ends_with_the_last_seal_before_a_position(
         restore([LogSection(rows)], _import(store, "0"), CONSTANTS, until=1)
 
 
+@pytest.mark.thorough
 def test_a_store_that_fails_is_unavailable_and_not_finished(
     history: str, log_url: str, store: Store
 ) -> None:

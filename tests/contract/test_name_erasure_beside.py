@@ -148,6 +148,7 @@ def test_a_node_leaves_the_work_to_the_one_that_has_it_under_way(
         assert not naming(log, GONE.encode())
 
 
+@pytest.mark.thorough
 def test_names_leave_an_archive_to_which_no_rows_move_any_more(tmp_path: Path) -> None:
     log_url = f"sqlite:{tmp_path / 'log.db'}"
     node = _node(tmp_path, "one", log_url)

@@ -371,6 +371,7 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
     assert wrong(log_url) == []
 
 
+@pytest.mark.thorough
 def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:
     gone = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:

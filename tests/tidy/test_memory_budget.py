@@ -279,6 +279,7 @@ async def crowd(socket: InboundSocket, senders: range) -> None:
     await asyncio.sleep(0)  # so that the tasks of the last messages end
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("messages", [1, 100])
 async def test_what_strangers_make_a_socket_remember_is_within_its_bytes(
     settings: Settings, messages: int

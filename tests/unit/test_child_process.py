@@ -164,6 +164,7 @@ async def test_a_signal_to_the_group_of_the_parent_reaches_no_child_not_even_one
     assert [child.returncode for child in children] == [3]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("says", "code"),
     [('import logging; logging.getLogger("poste.test").info("done")', 0), ("1 / 0", 1)],

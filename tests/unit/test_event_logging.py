@@ -395,6 +395,7 @@ _END: Final = "import os; pipe.close(); os._exit(0)"
 _END_WITHOUT_RAY: Final = "from actors.ray import processes; processes._end_without_ray(0)"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [_END, _END_WITHOUT_RAY])
 def test_the_last_lines_of_the_main_process_are_written_before_it_ends(
     tmp_path: Path, end: str

@@ -199,6 +199,7 @@ def test_a_log_that_is_away_is_read_again_only_after_a_while(
     assert notices(owner) == [MessageArrived], "it is not away any more"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("messages", "size_bytes"), [(4, 60_000), (400, 1)])
 def test_notices_of_appends_that_failed_take_a_bounded_number_of_bytes(
     faulty: _Log,

@@ -338,6 +338,7 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str)
     assert all(stream.startswith(("/dev/null ", "pipe:")) for stream in streams)
 
 
+@pytest.mark.thorough
 def test_a_table_is_printed_to_a_closed_stream() -> None:
     code = "from http_edge.cli.main import main; main()"
     shell = ["sh", "-c", 'exec "$0" -c "$1" config show >&-', sys.executable, code]

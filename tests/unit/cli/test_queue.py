@@ -87,6 +87,7 @@ def test_a_purge_of_a_did_with_messages_of_its_own_names_the_account_of_its_agen
     assert "in the queue of the account did:key:z6Mk" in ran.out
 
 
+@pytest.mark.thorough
 def test_as_many_queues_are_shown_as_can_be_requested_however_long_their_dids_are(
     run: Run, tmp_path: Path
 ) -> None:

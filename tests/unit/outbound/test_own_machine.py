@@ -36,6 +36,7 @@ def reached() -> dict[str, Any]:
     return report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "way",
     [

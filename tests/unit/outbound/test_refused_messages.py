@@ -150,6 +150,7 @@ async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_
     assert await network.waiting(ALICE) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [CLOSED, 403, 429, 502, 503])
 async def test_a_message_that_alone_fails_holds_up_others_for_a_bounded_number_of_tries(
     network: DeliveryNetwork, agents: AgentHost, code: int
@@ -178,6 +179,7 @@ async def test_a_message_that_alone_fails_holds_up_others_for_a_bounded_number_o
     assert sorted(agents.accepted) == envelopes(6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [400, 404, 410])
 async def test_any_number_of_messages_that_an_endpoint_refuses_hold_up_others_for_a_while_only(
     network: DeliveryNetwork, agents: AgentHost, code: int

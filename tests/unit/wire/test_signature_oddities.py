@@ -44,6 +44,7 @@ def _low_order_message(key: bytes, r: bytes) -> bytes:
     return next((m for m in MESSAGES if equation_holds(key, m, r + bytes(32))), MESSAGES[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", LOW_ORDER, ids=bytes.hex)
 def test_a_key_of_small_order_signs_nothing(key: bytes) -> None:
     forged = [(_low_order_message(key, r), r + bytes(32)) for r in LOW_ORDER]
@@ -73,6 +74,7 @@ def test_adding_the_group_order_to_a_signature_breaks_it(times: int) -> None:
     assert not verify(key, b"m", signature)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("torsion_of_key", LOW_ORDER[8:12], ids=bytes.hex)
 @pytest.mark.parametrize("torsion_of_r", [LOW_ORDER[i] for i in (0, 4, 8, 12)], ids=bytes.hex)
 def test_points_of_mixed_order_are_judged_by_the_equation_without_cofactor(
