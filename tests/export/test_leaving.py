@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
@@ -30,6 +30,7 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
+from tests.export.erased import dsn, log
 from tests.export.leaving import (
     BOUNDS,
     LATER_MS,
@@ -50,7 +51,7 @@ from tests.log.raw_sql import run_sql
 from tests.log.samples import save
 from tests.unit.cli.conftest import Run, run
 
-__all__ = ["run"]
+__all__ = ["dsn", "log", "run"]
 
 RESTART = Act(0, 0, 0, 0)
 
@@ -74,17 +75,6 @@ class Dying(FaultyLog):
             super().let_leave(departure)
         if not self._left:
             raise Killed
-
-
-@pytest.fixture
-def dsn(tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'log.db'}"
-
-
-@pytest.fixture
-def log(dsn: str) -> Iterator[EventLog]:
-    with closing(open_log(dsn)) as opened:
-        yield opened
 
 
 @pytest.fixture
