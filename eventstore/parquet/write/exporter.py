@@ -154,8 +154,8 @@ class Exporter:
         """Since when files that do not count stay for readers, and for how long, in milliseconds;
         None if there are none."""
         self._is_certain = False
-        is_read = head.format != FORMAT  # as it is still
-        self._recover(times.replaced_kept_s, self._catalog if is_read else None)
+        # A table that was just made is read again: its commit may have been answered by an error.
+        self._recover(times.replaced_kept_s, None if head.format == FORMAT else self._catalog)
 
     def close(self) -> None:
         """Stop reading; call this before closing the log."""
